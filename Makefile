@@ -1,0 +1,37 @@
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check bench clean
+
+demo: .venv/ready
+	@$(BIN)/attemper demo
+
+test: .venv/ready-to-test
+	$(BIN)/python -m pytest
+
+check: .venv/ready-to-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready-to-test
+	$(BIN)/python benchmarks/training.py
+
+clean:
+	rm -rf .venv
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# torch first and by its pinned version, so that no other package chooses a build of it
+.venv/ready: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing attemper and what it needs into .venv (once, some minutes) ..."
+	$(PIP) torch
+	$(PIP) --editable .
+	@touch $@
+
+.venv/ready-to-test: .venv/ready
+	@echo "Installing what the tests need into .venv (once) ..."
+	$(PIP) --editable '.[dev]'
+	@touch $@
