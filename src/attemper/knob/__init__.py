@@ -1,0 +1,1 @@
+from . import schedules as schedules
