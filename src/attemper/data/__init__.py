@@ -1,0 +1,5 @@
+"""Data sets of labelled images. `load(name, split)` gives one, `describe()` lists them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,132 @@
+"""Labelled images: what every source gives and every training reads."""
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ..errors import ArgumentError, DataError
+
+SAMPLE = 2048
+
+
+class Statistics(NamedTuple):
+    """Mean and standard deviation of each channel of images in [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Images(Dataset[tuple[Tensor, int]]):
+    """Labelled images of one shape. An item is (float32 image in [0, 1], shape (channels, height, width); int label).
+
+    A source overrides `pixels`. Labels index `classes`.
+    """
+
+    def __init__(
+        self, name: str, split: str, labels: Tensor, classes: tuple[str, ...], image_shape: tuple[int, int, int]
+    ) -> None:
+        if not len(labels):
+            raise DataError(f"{name}, split {split!r}: there is no image in it")
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= len(classes):
+            raise DataError(
+                f"{name}, split {split!r}: labels from {low} to {high}, but there are {len(classes)} classes"
+            )
+        self.name, self.split, self.classes, self.image_shape = name, split, classes, image_shape
+        self.labels = labels.to(torch.int64)
+
+    def pixels(self, indices: Tensor) -> Tensor:
+        """Indices (n,) -> uint8 images (n, channels, height, width) on the CPU or where the set lives."""
+        raise NotImplementedError
+
+    def identity(self) -> bytes:
+        """What tells this set from any other; hashed into `fingerprint`."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int]]:
+        """What a DataLoader asks for where a data set has it: the items of a batch in one go."""
+        for index in indices:
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"image {index} of {len(self)}")
+        images, labels = self.batch(torch.tensor(indices, dtype=torch.int64) % len(self))
+        return list(zip(images, labels.tolist(), strict=True))
+
+    def batch(self, indices: Tensor, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """Indices (n,) -> float32 images (n, channels, height, width) in [0, 1] and int64 labels (n,) on `device`."""
+        pixels = self.pixels(indices).to(device, non_blocking=True)
+        return pixels.float().div_(255), self.labels[indices.to(self.labels.device)].to(device, non_blocking=True)
+
+    @functools.cached_property
+    def statistics(self) -> Statistics:
+        """Of each channel, from all images in memory or a seeded sample of 2048 that are not; exact sums of bytes."""
+        seeded = torch.Generator().manual_seed(0)
+        some = torch.randperm(len(self), generator=seeded)[:SAMPLE].sort().values
+        return channel_statistics(self.pixels(some))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that change when an image, a label or a class name does."""
+        return hashlib.sha256(self.identity()).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.image_shape))
+        return f"<{self.name}, {self.split}: {len(self)} images of {shape}, {len(self.classes)} classes>"
+
+
+class MemoryImages(Images):
+    """Images held as one uint8 tensor (n, channels, height, width); `to` moves them, so that batches are cut there.
+
+    >>> import torch
+    >>> MemoryImages("two", "train", torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), ("a", "b"))
+    <two, train: 2 images of 1x4x4, 2 classes>
+    """
+
+    def __init__(self, name: str, split: str, images: Tensor, labels: Tensor, classes: tuple[str, ...]) -> None:
+        if images.dtype != torch.uint8 or images.ndim != 4:
+            raise ArgumentError("images", f"{images.dtype} {tuple(images.shape)}", "uint8 (n, channels, height, width)")
+        if len(images) != len(labels):
+            raise ArgumentError("labels", f"{len(labels)} of them", f"one for each of {len(images)} images")
+        _, channels, height, width = images.shape
+        super().__init__(name, split, labels, classes, (channels, height, width))
+        self.images = images
+
+    def to(self, device: torch.device | str) -> "MemoryImages":
+        return MemoryImages(self.name, self.split, self.images.to(device), self.labels.to(device), self.classes)
+
+    def pixels(self, indices: Tensor) -> Tensor:
+        return self.images[indices.to(self.images.device)]
+
+    def identity(self) -> bytes:
+        images, labels = self.images.cpu().contiguous(), self.labels.cpu().contiguous()
+        pieces = (repr((self.image_shape, self.classes)).encode(), images.numpy().data, labels.numpy().data)
+        digest = hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece)
+        return digest.digest()
+
+    @functools.cached_property
+    def statistics(self) -> Statistics:
+        return channel_statistics(self.images)
+
+
+def channel_statistics(images: Tensor) -> Statistics:
+    """uint8 images (n, channels, height, width) -> mean and standard deviation of each channel of images / 255."""
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    mean, std = [], []
+    for channel in range(images.shape[1]):
+        counts = torch.bincount(images[:, channel].flatten().int(), minlength=256).double().cpu()
+        share = counts / counts.sum()
+        mean.append(float(share @ levels))
+        std.append(float((share @ (levels - mean[-1]) ** 2).sqrt()))
+    return Statistics(tuple(mean), tuple(std))
