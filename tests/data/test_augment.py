@@ -60,6 +60,18 @@ def test_a_generator_goes_on_and_starts_again():
     assert torch.equal(first, crop_and_flip(images, generator.manual_seed(3)))
 
 
+@pytest.mark.parametrize("crop", [True, False])
+def test_a_part_of_a_batch_is_changed_as_in_the_whole(crop):
+    images = torch.rand(12, 3, 8, 8)
+    whole = crop_and_flip(images, torch.Generator().manual_seed(3), crop=crop)
+    for first in (0, 4, 8):
+        generator = torch.Generator().manual_seed(3)
+        part = crop_and_flip(images[first : first + 4], generator, crop=crop, batch=12, first=first)
+        assert torch.equal(part, whole[first : first + 4])
+    with pytest.raises(ArgumentError, match="first: a place that leaves room for 4 images in a batch of 12"):
+        crop_and_flip(images[:4], torch.Generator(), batch=12, first=9)
+
+
 def test_without_crop_and_flip_nothing_changes():
     images = torch.rand(4, 1, 5, 6)
     assert torch.equal(crop_and_flip(images, torch.Generator(), crop=False, flip=False), images)

@@ -8,12 +8,20 @@ from ..errors import ArgumentError
 
 
 def crop_and_flip(
-    images: Tensor, generator: torch.Generator, *, padding: int = 4, flip: bool = True, crop: bool = True
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    padding: int = 4,
+    flip: bool = True,
+    crop: bool = True,
+    batch: int | None = None,
+    first: int = 0,
 ) -> Tensor:
     """Images (n, channels, height, width) -> the same shape: each cut at its own place from `padding` more zeros on
     every side, and mirrored left to right or not.
 
-    The draws come from `generator`, on the CPU, for the whole batch: the same on every device.
+    The draws come from `generator`, on the CPU, for the whole batch: the same on every device. Where the images are
+    those from `first` on in a batch of `batch` that processes share, they get the draws they have in the whole of it.
 
     >>> images = torch.arange(6.0).view(1, 1, 2, 3)
     >>> crop_and_flip(images, torch.Generator().manual_seed(1), padding=1)
@@ -27,13 +35,17 @@ def crop_and_flip(
     if generator.device.type != "cpu":
         raise ArgumentError("generator", generator.device, "a generator on the CPU")
     n, channels, height, width = images.shape
+    batch = n if batch is None else batch
+    if not 0 <= first <= batch - n:
+        raise ArgumentError("first", first, f"a place that leaves room for {n} images in a batch of {batch}")
+    part = slice(first, first + n)
     rows, columns = torch.arange(height).expand(n, -1), torch.arange(width).expand(n, -1)
     if crop:
-        top, left = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator)
+        top, left = torch.randint(0, 2 * padding + 1, (2, batch, 1), generator=generator)[:, part]
         images = functional.pad(images, (padding, padding, padding, padding))
         rows, columns = rows + top, columns + left
     if flip:
-        mirrored = torch.rand(n, 1, generator=generator) < 0.5
+        mirrored = torch.rand(batch, 1, generator=generator)[part] < 0.5
         columns = torch.where(mirrored, columns.flip(1), columns)
     place = (rows[:, :, None] * images.shape[3] + columns[:, None, :]).view(n, 1, height * width)
     place = place.to(images.device, non_blocking=True).expand(-1, channels, -1)

@@ -100,7 +100,7 @@ def _folders(folder: Path) -> list[str]:
 def _numbered(there: Sequence[str], classes: Sequence[str] | None, folder: Path) -> tuple[str, ...]:
     if classes is None:
         return tuple(there)
-    if isinstance(classes, str) or len(set(classes)) != len(classes) or not classes:
+    if isinstance(classes, str) or not isinstance(classes, Sequence) or not len(set(classes)) == len(classes) > 0:
         raise ArgumentError("classes", classes, "a sequence of different folder names")
     if strange := sorted(set(there) - set(classes)):
         some = ", ".join(strange[:5]) + (f" and {len(strange) - 5} more" if len(strange) > 5 else "")

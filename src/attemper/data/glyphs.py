@@ -16,6 +16,7 @@ from ..checks import whole
 from ..errors import ArgumentError, AttemperError
 from ..files import whole_file
 from .images import MemoryImages
+from .source import Source
 
 # No two of these look alike under a change of size: where small and capital letters or two alphabets share a shape,
 # one of them stands for all.
@@ -44,7 +45,7 @@ ROTATION, SHIFT, SCALES, INKS, NOISE = math.radians(10), 0.04, (0.8, 1.15), (0.7
 LOOK = (STENCIL, FONT_SIZE, CHUNK, ROTATION, SHIFT, SCALES, INKS, NOISE)
 
 
-def load(
+def read(
     split: str, *, size: int = 20, classes: int = 100, per_class: int | None = None, seed: int = 0
 ) -> MemoryImages:
     """Glyphs of `size` x `size` pixels: `per_class` images (200 to train on, else 50) of each of `classes` characters.
@@ -148,10 +149,10 @@ def _number(recipe: list[object]) -> int:
 def _cached(recipe: list[object], count: int, size: int) -> Tensor | None:
     """The images drawn before by this recipe; None where there are none, or no whole file of them."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     try:
-        images = load_file(_file(recipe)).get("images")
+        images = load(_file(recipe).read_bytes()).get("images")
     except (OSError, SafetensorError):
         return None
     whole = images is not None and images.shape == (count, 1, size, size) and images.dtype == torch.uint8
@@ -166,3 +167,6 @@ def _keep(recipe: list[object], images: Tensor) -> None:
             save_file({"images": images}, temporary)
     except (AttemperError, OSError) as error:
         warnings.warn(f"glyphs are drawn anew each time, their cache cannot be written: {error}", stacklevel=3)
+
+
+GLYPHS = Source(read, SPLITS, len(CHARACTERS), (1, 20, 20), 200 * len(CHARACTERS), "drawn by attemper")

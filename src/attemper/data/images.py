@@ -1,5 +1,6 @@
 """Labelled images: what every source gives and every training reads."""
 
+import copy
 import functools
 import hashlib
 from collections.abc import Sequence
@@ -64,8 +65,8 @@ class Images(Dataset[tuple[Tensor, int]]):
 
     def batch(self, indices: Tensor, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Indices (n,) -> float32 images (n, channels, height, width) in [0, 1] and int64 labels (n,) on `device`."""
-        pixels = self.pixels(indices).to(device, non_blocking=True)
-        return pixels.float().div_(255), self.labels[indices.to(self.labels.device)].to(device, non_blocking=True)
+        pixels = self.pixels(indices).to(device)
+        return pixels.float().div_(255), self.labels[indices.to(self.labels.device)].to(device)
 
     @functools.cached_property
     def statistics(self) -> Statistics:
@@ -102,7 +103,9 @@ class MemoryImages(Images):
         self.images = images
 
     def to(self, device: torch.device | str) -> "MemoryImages":
-        return MemoryImages(self.name, self.split, self.images.to(device), self.labels.to(device), self.classes)
+        moved = copy.copy(self)
+        moved.images, moved.labels = self.images.to(device), self.labels.to(device)
+        return moved
 
     def pixels(self, indices: Tensor) -> Tensor:
         return self.images[indices.to(self.images.device)]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SOURCES = {
+    "glyphs": ("glyphs", "GLYPHS"),
     "digits": ("digits", "DIGITS"),
     "fashion-mnist": ("fashion", "FASHION"),
     "cifar10": ("cifar", "CIFAR10"),
@@ -22,7 +23,7 @@ SOURCES = {
     "folder:PATH": ("folder", "FOLDER"),
     "hub:NAME": ("hub", "HUB"),
 }
-NAMES = ("glyphs", *SOURCES)
+NAMES = tuple(SOURCES)
 
 
 def load(name: str, split: str, root: str | os.PathLike[str] | None = None, **options: Any) -> Images:
@@ -82,10 +83,6 @@ def _kind(name: str) -> tuple[str, str]:
 
 
 def _source(name: str) -> Source:
-    if name == "glyphs":
-        from . import glyphs
-
-        return Source(glyphs.load, glyphs.SPLITS, 100, (1, 20, 20), 20_000, "drawn by attemper")
     module, constant = SOURCES[name]
     source: Source = getattr(importlib.import_module(f".{module}", __package__), constant)
     return source
