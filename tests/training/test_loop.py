@@ -1,0 +1,284 @@
+import json
+import math
+import signal
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import attemper as at
+from attemper.errors import ArgumentError
+from attemper.training import Options, Run, loop, train
+
+# trains in a process of its own, a byte written for every step taken
+TRAIN = """
+import sys, json, torch
+torch.set_num_threads(1)
+from attemper.training import Options, train, loop
+settings, out, counter = json.loads(sys.argv[1]), sys.argv[2], open(sys.argv[3], "ab", buffering=0)
+taken = loop.Training.take_step
+def take_step(self, *arguments):
+    taken(self, *arguments)
+    counter.write(b".")
+loop.Training.take_step = take_step
+train(Options(**settings), out)
+"""
+
+
+def start(options, out, counter):
+    command = [sys.executable, "-c", TRAIN, options.model_dump_json(), str(out), str(counter)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def finish(process):
+    _, said = process.communicate()
+    assert process.returncode == 0, said.decode()
+
+
+def assert_same_run(ours, theirs):
+    for name in ("metrics.jsonl", "model.safetensors", "options.json"):
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
+    results = [Run(folder).result for folder in (ours, theirs)]
+    for result in results:
+        del result["seconds"]
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "mlp", "batch_norm": True, "augment": "crop", "clip": 1.0},
+        {"optimizer": "adamw", "lr": 0.01, "temperature": 3.0, "temperature_schedule": "learned"},
+    ],
+)
+def test_a_run_killed_again_and_again_ends_as_one_that_was_not(tiny, tmp_path, settings):
+    options = tiny(epochs=40, checkpoint_every=0.0, log_every=7, evaluate_every=5, **settings)
+    steps, kills = 120, [11, 50, 51, 97]
+    finish(start(options, tmp_path / "whole", tmp_path / "counted"))
+    assert (tmp_path / "counted").stat().st_size == steps
+
+    counter = tmp_path / "counter"
+    for kill in kills:
+        process = start(options, tmp_path / "killed", counter)
+        while not (counter.exists() and counter.stat().st_size >= kill) and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "killed" / "result.json").exists()
+    finish(start(options, tmp_path / "killed", counter))
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    # a kill can lose the one step that its checkpoint had not yet kept
+    assert steps <= counter.stat().st_size <= steps + len(kills)
+
+
+def test_between_checkpoints_no_more_is_lost_than_lies_between_them(tiny, tmp_path, monkeypatch):
+    options = tiny(epochs=10, checkpoint_every=3600.0)
+    train(options, tmp_path / "whole")
+    real, taken = loop.Training.take_step, []
+
+    def interrupted(self, *arguments):
+        if len(taken) == 20:
+            raise KeyboardInterrupt
+        taken.append(self.state.step)
+        real(self, *arguments)
+        if self.state.step == 15:
+            self.saved -= 7200  # as if two hours had passed
+
+    monkeypatch.setattr(loop.Training, "take_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(options, tmp_path / "broken")
+    monkeypatch.undo()
+    resumed = []
+    monkeypatch.setattr(loop.Training, "take_step", lambda self, *a: (resumed.append(self.state.step), real(self, *a)))
+    train(options, tmp_path / "broken")
+    assert taken == list(range(20))
+    assert resumed == list(range(15, 30))
+    assert_same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_training_that_is_done_is_not_trained_again(tiny, tmp_path, monkeypatch):
+    result = train(tiny(), tmp_path)
+    monkeypatch.setattr(loop.Training, "take_step", lambda *a: pytest.fail("trained again"))
+    assert train(tiny(), tmp_path) == result
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"augment": "crop-flip", "temperature": 10.0, "temperature_schedule": "learned"}]
+)
+def test_two_processes_give_what_one_gives(tiny, tmp_path, settings):
+    options = tiny(epochs=4, batch_size=20, shifted="noise:2", **settings)
+    train(options, tmp_path / "one")
+    script = tmp_path / "two.py"
+    script.write_text(TRAIN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    arguments = [options.model_dump_json(), str(tmp_path / "two"), str(tmp_path / "counter")]
+    done = subprocess.run(command + arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "counter").stat().st_size == 2 * 12
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
+    first, second = Run(tmp_path / "one"), Run(tmp_path / "two")
+    assert second.result["made"]["processes"] == 2
+    for name in ("train_loss", "test_loss", "shifted_loss", "logits_norm", "test_accuracy", "solution_rank"):
+        assert second.result[name] == pytest.approx(first.result[name], rel=1e-3), name
+    assert [line["step"] for line in second.metrics] == [line["step"] for line in first.metrics]
+    for ours, theirs in zip(second.metrics, first.metrics, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(tiny, tmp_path):
+    from attemper.training.parallel import Processes
+
+    with pytest.raises(ArgumentError, match="^batch_size: a multiple of the 3 processes is accepted, but 20 came"):
+        loop.Training(tiny().resolved(), Run(tmp_path), torch.device("cpu"), Processes(1, 3))
+
+
+def test_it_trains_as_a_plain_loop_does(tiny, tmp_path):
+    """The same training by hand: order, rate, momentum, decay, temperature."""
+    options = tiny(
+        temperature=4.0, lr=0.05, lr_rule="times-temperature", weight_decay=0.01, label_smoothing=0.1
+    ).resolved()
+    train(options, tmp_path)
+    splits = loop.load_splits(options)
+    images = splits["train"]
+    model = loop.build_model(options, (1, 8, 8), 5)
+    model.standardise.set(*images.statistics)
+    velocity = [torch.zeros_like(p) for p in model.parameters()]
+    for step in range(6):
+        order = loop.permutation(60, 0, step // 3)[20 * (step % 3) : 20 * (step % 3 + 1)]
+        pixels, labels = images.batch(order)
+        loss = torch.nn.functional.cross_entropy(model(pixels) / 4, labels, label_smoothing=0.1)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        rate = 0.05 * 4 * (1 + math.cos(math.pi * step / 6)) / 2
+        with torch.no_grad():
+            for p, v, g in zip(model.parameters(), velocity, gradients, strict=True):
+                v.mul_(0.9).add_(g + 0.01 * p)
+                p.sub_(rate * v)
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        torch.testing.assert_close(tensor, model.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
+def test_metrics_come_with_their_step_rate_and_temperature(tiny, tmp_path):
+    seen = []
+    options = tiny(
+        epochs=4, log_every=2, evaluate_every=2, temperature=9.0, temperature_schedule="linear", temperature_end=1.0,
+        lr=0.01, lr_rule="plain", lr_schedule="constant",
+    )  # fmt: skip
+    train(options, tmp_path, lambda *report: seen.append(report))
+    lines = Run(tmp_path).metrics
+    losses = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in losses] == [2, 3, 4, 6, 8, 9, 10, 12]
+    assert [line["epoch"] for line in losses[:2]] == [0.6667, 1.0]
+    assert losses[0]["temperature"] == pytest.approx(9 - 8 / 12)
+    assert {line["lr"] for line in losses} == {0.01}
+    assert seen == [(line["step"], 12, line["loss"]) for line in losses]
+    assert [line["step"] for line in lines if "test_accuracy" in line] == [6]
+
+
+def test_an_epoch_sees_every_image_once_and_the_next_in_another_order():
+    first, second = loop.permutation(60, 0, 0), loop.permutation(60, 0, 1)
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(60))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, loop.permutation(60, 1, 0))
+
+
+def test_the_random_state_of_the_caller_stays(tiny, tmp_path):
+    before = torch.get_rng_state()
+    train(tiny(), tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_clipping_bounds_the_step(tiny, tmp_path):
+    options = tiny(epochs=1, batch_size=60, clip=1e-3, momentum=0.0, lr=1.0, lr_rule="plain", lr_schedule="constant")
+    train(options, tmp_path)
+    start_ = loop.build_model(options.resolved(), (1, 8, 8), 5)
+    moved = [(a - b).norm() for a, b in zip(Run(tmp_path).model().parameters(), start_.parameters(), strict=True)]
+    assert torch.stack(moved).norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_training_that_diverges_stops_at_once_and_is_recorded(tiny, tmp_path):
+    result = train(tiny(epochs=50, lr=1e6, lr_rule="plain", depth=4), tmp_path)
+    assert result["status"] == "diverged"
+    assert 1 < result["diverged_at"] < 15
+    assert result["steps"] == result["diverged_at"]
+    assert f"no longer finite at step {result['diverged_at']} of 150" in result["message"]
+    assert Run(tmp_path).result == result
+    assert not (tmp_path / "model.safetensors").exists()
+    assert train(tiny(epochs=50, lr=1e6, lr_rule="plain", depth=4), tmp_path) == result
+    json.loads((tmp_path / "result.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_weights_lost_in_the_very_last_step_are_seen(tiny, tmp_path, monkeypatch):
+    real = loop.Training.take_step
+
+    def spoiled(self, *arguments):
+        real(self, *arguments)
+        if self.state.step == self.steps:
+            torch.nn.init.constant_(self.objective.model.classifier.bias, math.nan)
+
+    monkeypatch.setattr(loop.Training, "take_step", spoiled)
+    result = train(tiny(), tmp_path)
+    assert result["status"] == "diverged"
+    assert result["diverged_at"] == 6
+
+
+def test_a_training_that_stalls_is_warned_about(tiny, tmp_path):
+    options = tiny(epochs=10, temperature=1e6, lr_rule="plain", log_every=1)
+    with pytest.warns(UserWarning, match="After 3 of 30 steps the loss is 1.6094, that of guessing among 5 classes"):
+        result = train(options, tmp_path / "stalled")
+    assert result["status"] == "done"
+    assert len(result["warnings"]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert train(tiny(epochs=10, log_every=1), tmp_path / "trains")["warnings"] == []
+
+
+def test_a_learned_temperature_is_learned(tiny, tmp_path):
+    train(tiny(epochs=20, temperature=5.0, temperature_schedule="learned"), tmp_path)
+    found = [line["temperature"] for line in Run(tmp_path).metrics if "temperature" in line]
+    assert abs(found[-1] - 5.0) > 0.1
+
+
+def test_mixed_precision_is_close_to_single(tiny, tmp_path):
+    single = train(tiny(epochs=3), tmp_path / "single")
+    half = train(tiny(epochs=3, precision="bfloat16"), tmp_path / "half")
+    assert half["train_loss"] != single["train_loss"]
+    assert half["train_loss"] == pytest.approx(single["train_loss"], rel=0.05)
+    assert {t.dtype for t in load_file(tmp_path / "half" / "model.safetensors").values()} == {torch.float32}
+
+
+def test_every_split_is_evaluated_and_the_logits_measured(tiny, tmp_path):
+    result = train(tiny(epochs=30), tmp_path)
+    images = loop.load_splits(tiny().resolved())["train"]
+    logits = Run(tmp_path).model()(images.batch(torch.arange(60))[0]).detach()
+    assert result["logits_norm"] == pytest.approx(logits.norm(dim=1).mean().item(), rel=1e-5)
+    for suffix, threshold in (("", 1e-3), ("_1e-2", 1e-2), ("_1e-4", 1e-4)):
+        assert result[f"solution_rank{suffix}"] == at.numerical_rank(logits, threshold)
+    assert result["train_accuracy"] == 1.0
+    assert result["test_accuracy"] > 0.5
+    assert 0.3 < result["shifted_accuracy"] < result["test_accuracy"]
+    assert result["initial_logits_norm"] > 0
+
+
+@pytest.mark.parametrize("model", ["vgg11", "resnet20", "vit-tiny"])
+def test_every_architecture_learns_a_few_images_by_heart(tiny, tmp_path, model):
+    width = 0.34 if model == "vit-tiny" else 0.25
+    options = tiny(model=model, depth=None, width=None, width_multiplier=width, epochs=60, per_class=4, shifted="none")
+    assert train(options, tmp_path)["train_accuracy"] == 1.0
+
+
+def test_the_solution_rank_falls_with_temperature_and_both_fit(tmp_path):
+    """With the defaults: claims A1 and A3 of the first paper, on two seeds."""
+
+    def defaults(temperature, seed):
+        return Options(temperature=temperature, seed=seed, evaluate_every=0, shifted="none", device="cpu")
+
+    for seed in (0, 1):
+        cold, hot = (train(defaults(T, seed), tmp_path / f"{seed}-{T}") for T in (1.0, 100.0))
+        assert min(cold["train_accuracy"], hot["train_accuracy"]) > 0.99
+        assert hot["solution_rank"] < 0.8 * cold["solution_rank"]
+        assert hot["logits_norm"] > 20 * cold["logits_norm"]
