@@ -108,7 +108,7 @@ class MemoryImages(Images):
         return moved
 
     def pixels(self, indices: Tensor) -> Tensor:
-        return self.images[indices.to(self.images.device)]
+        return self.images.index_select(0, indices.to(self.images.device))
 
     def identity(self) -> bytes:
         images, labels = self.images.cpu().contiguous(), self.labels.cpu().contiguous()

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from ..checks import share
 from ..errors import ArgumentError, DataError
-from .softmax import check_logits, check_temperature, shifted
+from .softmax import check_logits, check_temperature, shifted, widened
 
 
 class Learned(nn.Module):
@@ -81,7 +81,7 @@ class TemperedCrossEntropy(nn.Module):
         if not torch.compiler.is_compiling() and not target.is_cuda:
             self._check_labels(target, logits.shape[classes])
         return functional.cross_entropy(
-            shifted(logits, self.temperature, classes),
+            self._tempered(logits, classes),
             target,
             self.weight,
             ignore_index=self.ignore_index,
@@ -89,8 +89,17 @@ class TemperedCrossEntropy(nn.Module):
             label_smoothing=self.label_smoothing,
         )
 
+    def _tempered(self, logits: Tensor, classes: int) -> Tensor:
+        temperature = self.temperature
+        if isinstance(temperature, float | int) and temperature >= 1:
+            # cannot overflow, and cross_entropy shifts by itself
+            return widened(logits) / temperature if temperature > 1 else widened(logits)
+        return shifted(logits, temperature, classes)
+
     def _check_labels(self, target: Tensor, classes: int) -> None:
         """On the CPU alone: elsewhere the look would wait for the device, which refuses such labels by itself."""
+        if not target.numel() or (int(target.min()) >= 0 and int(target.max()) < classes):
+            return
         wrong = target[((target < 0) | (target >= classes)) & (target != self.ignore_index)]
         if wrong.numel():
             raise DataError(f"target: labels from 0 to {classes - 1} are accepted, but {int(wrong.flatten()[0])} came")

@@ -55,9 +55,14 @@ def check_temperature(temperature: object, name: str = "temperature") -> None:
         raise ArgumentError(name, temperature, "a finite number above 0, or a tensor of such,")
 
 
+def widened(logits: Tensor) -> Tensor:
+    """In float32 where they are in half precision."""
+    return logits.float() if logits.dtype in HALVES else logits
+
+
 def shifted(logits: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
     """(logits - their largest) / temperature, in float32 at least: no temperature makes it overflow upwards."""
-    wide = logits.float() if logits.dtype in HALVES else logits
+    wide = widened(logits)
     largest = wide.detach().amax(dim, keepdim=True)
     return (wide - torch.where(largest == -torch.inf, 0, largest)) / temperature
 

@@ -123,7 +123,7 @@ class Training:
     def take_step(self, compute: nn.Module, images: Tensor, labels: Tensor) -> None:
         step, options = self.state.step, self.options
         progress = step / self.steps
-        torch.manual_seed(derived(options.seed, "step", step, self.group.rank))
+        seed_device(self.device, derived(options.seed, "step", step, self.group.rank))
         if self.augment:
             draws, first = generator(options.seed, "augment", step), self.group.rank * len(images)
             images = self.augment(images, draws, batch=self.batch, first=first)
@@ -272,6 +272,13 @@ def described(splits: dict[str, Images]) -> dict[str, Any]:
 @functools.lru_cache(2)
 def permutation(count: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(count, generator=generator(seed, "order", epoch))
+
+
+def seed_device(device: torch.device, seed: int) -> None:
+    """What dropout draws from. torch.manual_seed, which seeds every kind of device, takes as long as a small step."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
 
 
 def generator(*key: int | str) -> torch.Generator:
