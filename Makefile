@@ -22,6 +22,7 @@ clean:
 	rm -rf .venv
 
 .venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attemper needs Python 3.11 or later: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 
 # torch first and by its pinned version, so that no other package chooses a build of it

@@ -108,6 +108,7 @@ def test_a_training_that_is_done_is_not_trained_again(tiny, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "settings", [{}, {"augment": "crop-flip", "temperature": 10.0, "temperature_schedule": "learned"}]
 )
+@pytest.mark.filterwarnings("ignore:After 3 of 12 steps")
 def test_two_processes_give_what_one_gives(tiny, tmp_path, settings):
     options = tiny(epochs=4, batch_size=20, shifted="noise:2", **settings)
     train(options, tmp_path / "one")
@@ -176,7 +177,10 @@ def test_metrics_come_with_their_step_rate_and_temperature(tiny, tmp_path):
     assert losses[0]["temperature"] == pytest.approx(9 - 8 / 12)
     assert {line["lr"] for line in losses} == {0.01}
     assert seen == [(line["step"], 12, line["loss"]) for line in losses]
-    assert [line["step"] for line in lines if "test_accuracy" in line] == [6]
+    assert [line["step"] for line in lines if "test_accuracy" in line] == [6, 12]
+    result = Run(tmp_path).result
+    assert lines[-1] == {"step": 12, "epoch": 4.0} | {name: result[name] for name in lines[-1] if name in result}
+    assert {"train_accuracy", "shifted_loss", "solution_rank"} <= set(lines[-1])
 
 
 def test_an_epoch_sees_every_image_once_and_the_next_in_another_order():

@@ -1,5 +1,6 @@
 """Labelled images: what every source gives and every training reads."""
 
+import abc
 import copy
 import functools
 import hashlib
@@ -22,10 +23,10 @@ class Statistics(NamedTuple):
     std: tuple[float, ...]
 
 
-class Images(Dataset[tuple[Tensor, int]]):
+class Images(Dataset[tuple[Tensor, int]], abc.ABC):
     """Labelled images of one shape. An item is (float32 image in [0, 1], shape (channels, height, width); int label).
 
-    A source overrides `pixels`. Labels index `classes`.
+    A source gives `pixels` and `identity`. Labels index `classes`.
     """
 
     def __init__(
@@ -41,13 +42,13 @@ class Images(Dataset[tuple[Tensor, int]]):
         self.name, self.split, self.classes, self.image_shape = name, split, classes, image_shape
         self.labels = labels.to(torch.int64)
 
+    @abc.abstractmethod
     def pixels(self, indices: Tensor) -> Tensor:
         """Indices (n,) -> uint8 images (n, channels, height, width) on the CPU or where the set lives."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def identity(self) -> bytes:
         """What tells this set from any other; hashed into `fingerprint`."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -128,7 +129,7 @@ def channel_statistics(images: Tensor) -> Statistics:
     levels = torch.arange(256, dtype=torch.float64) / 255
     mean, std = [], []
     for channel in range(images.shape[1]):
-        counts = torch.bincount(images[:, channel].flatten().int(), minlength=256).double().cpu()
+        counts = torch.bincount(images[:, channel].flatten(), minlength=256).double().cpu()
         share = counts / counts.sum()
         mean.append(float(share @ levels))
         std.append(float((share @ (levels - mean[-1]) ** 2).sqrt()))

@@ -17,8 +17,8 @@ def spectrum(x: Tensor | Moments, of: Of = "covariance") -> Tensor:
     of="covariance": eigenvalues of the covariance of the rows. of="matrix": singular values of the uncentred matrix.
 
     >>> import torch
-    >>> spectrum(torch.tensor([[3.0, 0.0], [-3.0, 0.0]]))
-    tensor([9., 0.], dtype=torch.float64)
+    >>> spectrum(torch.tensor([[3.0, 0.0], [-3.0, 0.0]])).tolist()
+    [9.0, 0.0]
     """
     if of not in ("covariance", "matrix"):
         raise ArgumentError("of", of, "'covariance' or 'matrix'")

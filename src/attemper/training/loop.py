@@ -40,7 +40,8 @@ class Objective(nn.Module):
         self.model, self.loss = model, loss
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        return self.loss(self.model(images), labels)  # type: ignore[no-any-return]
+        loss: Tensor = self.loss(self.model(images), labels)
+        return loss
 
 
 @dataclasses.dataclass
@@ -230,7 +231,9 @@ class Training:
         if diverged_at:
             result |= {"diverged_at": diverged_at, "message": watch.diverged(diverged_at, self.steps, self.options)}
         else:
-            result |= results(evaluations)
+            found = results(evaluations)
+            self.write(found)
+            result |= found
         state = self.state
         result |= {
             "initial_logits_norm": state.initial_logits_norm,

@@ -55,6 +55,8 @@ def choose_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # nccl talks through the current device
     except (RuntimeError, AssertionError) as error:
         raise ArgumentError(
             "device", name, f"a device that torch can use here ({str(error).splitlines()[0]})"
