@@ -17,7 +17,7 @@ def spectrum(x: Tensor | Moments, of: Of = "covariance") -> Tensor:
     of="covariance": eigenvalues of the covariance of the rows. of="matrix": singular values of the uncentred matrix.
 
     >>> import torch
-    >>> spectrum(torch.tensor([[3.0, 0.0], [-3.0, 0.0]])).tolist()
+    >>> spectrum(torch.tensor([[3.0, 0.0], [-3.0, 0.0]])).round(decimals=3).tolist()
     [9.0, 0.0]
     """
     if of not in ("covariance", "matrix"):
