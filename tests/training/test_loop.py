@@ -10,32 +10,34 @@ import torch
 from safetensors.torch import load_file
 
 import attemper as at
-from attemper.errors import ArgumentError
+from attemper.errors import ArgumentError, CheckpointError
 from attemper.training import Options, Run, loop, train
 
-# trains in a process of its own, a byte written for every step taken
+# trains in a process of its own, which writes a byte for every step it has taken
 TRAIN = """
-import sys, json, torch
+import sys, json, os, torch
 torch.set_num_threads(1)
 from attemper.training import Options, train, loop
-settings, out, counter = json.loads(sys.argv[1]), sys.argv[2], open(sys.argv[3], "ab", buffering=0)
 taken = loop.Training.take_step
 def take_step(self, *arguments):
     taken(self, *arguments)
-    counter.write(b".")
+    os.write(1, b".")
 loop.Training.take_step = take_step
-train(Options(**settings), out)
+train(Options(**json.loads(sys.argv[1])), sys.argv[2])
 """
 
 
-def start(options, out, counter):
-    command = [sys.executable, "-c", TRAIN, options.model_dump_json(), str(out), str(counter)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
-def finish(process):
-    _, said = process.communicate()
-    assert process.returncode == 0, said.decode()
+def steps_taken(options, out, *, kill_after=None, command=("-c", TRAIN)):
+    """Trains in a process, killed once it has taken `kill_after` steps; how many it took."""
+    process = subprocess.Popen(
+        [sys.executable, *command, options.model_dump_json(), str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    taken = process.stdout.read(kill_after) if kill_after else b""
+    if kill_after:
+        process.kill()
+    rest, said = process.communicate()
+    assert process.returncode == (-signal.SIGKILL if kill_after else 0), said.decode()
+    return (taken + rest).count(b".")
 
 
 def assert_same_run(ours, theirs):
@@ -56,22 +58,15 @@ def assert_same_run(ours, theirs):
 )
 def test_a_run_killed_again_and_again_ends_as_one_that_was_not(tiny, tmp_path, settings):
     options = tiny(epochs=40, checkpoint_every=0.0, log_every=7, evaluate_every=5, **settings)
-    steps, kills = 120, [11, 50, 51, 97]
-    finish(start(options, tmp_path / "whole", tmp_path / "counted"))
-    assert (tmp_path / "counted").stat().st_size == steps
-
-    counter = tmp_path / "counter"
-    for kill in kills:
-        process = start(options, tmp_path / "killed", counter)
-        while not (counter.exists() and counter.stat().st_size >= kill) and process.poll() is None:
-            pass
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    assert steps_taken(options, tmp_path / "whole") == 120
+    taken = 0
+    for more in (11, 40, 1, 45):
+        taken += steps_taken(options, tmp_path / "killed", kill_after=more)
         assert not (tmp_path / "killed" / "result.json").exists()
-    finish(start(options, tmp_path / "killed", counter))
+    taken += steps_taken(options, tmp_path / "killed")
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
     # a kill can lose the one step that its checkpoint had not yet kept
-    assert steps <= counter.stat().st_size <= steps + len(kills)
+    assert 120 <= taken <= 124
 
 
 def test_between_checkpoints_no_more_is_lost_than_lies_between_them(tiny, tmp_path, monkeypatch):
@@ -99,6 +94,24 @@ def test_between_checkpoints_no_more_is_lost_than_lies_between_them(tiny, tmp_pa
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
+def test_a_training_does_not_go_on_with_other_data(tiny, tmp_path, monkeypatch):
+    from PIL import Image
+
+    for i in range(8):
+        file = tmp_path / "data" / ("test" if i > 5 else "train") / "ab"[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (9, 9), 30 * i).save(file)
+    folder = f"folder:{tmp_path}/data"
+    options = tiny(data=folder, classes=None, per_class=None, shifted="none", batch_size=2, checkpoint_every=0.0)
+    monkeypatch.setattr(loop.Training, "evaluate_now_and_then", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train(options, tmp_path / "run")
+    monkeypatch.undo()
+    Image.new("L", (90, 90), 7).save(tmp_path / "data" / "train" / "a" / "0.png")
+    with pytest.raises(CheckpointError, match="was trained on data with the fingerprint .* bring those data back"):
+        train(options, tmp_path / "run")
+
+
 def test_a_training_that_is_done_is_not_trained_again(tiny, tmp_path, monkeypatch):
     result = train(tiny(), tmp_path)
     monkeypatch.setattr(loop.Training, "take_step", lambda *a: pytest.fail("trained again"))
@@ -114,11 +127,8 @@ def test_two_processes_give_what_one_gives(tiny, tmp_path, settings):
     train(options, tmp_path / "one")
     script = tmp_path / "two.py"
     script.write_text(TRAIN)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    arguments = [options.model_dump_json(), str(tmp_path / "two"), str(tmp_path / "counter")]
-    done = subprocess.run(command + arguments, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "counter").stat().st_size == 2 * 12
+    command = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script))
+    assert steps_taken(options, tmp_path / "two", command=command) == 2 * 12
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
@@ -245,6 +255,7 @@ def test_a_learned_temperature_is_learned(tiny, tmp_path):
     train(tiny(epochs=20, temperature=5.0, temperature_schedule="learned"), tmp_path)
     found = [line["temperature"] for line in Run(tmp_path).metrics if "temperature" in line]
     assert abs(found[-1] - 5.0) > 0.1
+    assert Run(tmp_path).result["final_temperature"] == pytest.approx(found[-1])
 
 
 def test_mixed_precision_is_close_to_single(tiny, tmp_path):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from attemper.errors import ArgumentError
-from attemper.training.parallel import Processes, choose_device, processes
+from attemper.training.parallel import Processes, choose_device, processes, threads
 
 
 def test_shares_cover_everything_once():
@@ -16,6 +16,15 @@ def test_one_process_is_alone():
     with processes(torch.device("cpu")) as group:
         assert group == Processes(0, 1)
         group.wait()
+
+
+def test_threads_are_those_of_before_afterwards():
+    before = torch.get_num_threads()
+    with threads(3):
+        assert torch.get_num_threads() == 3
+    with threads(None):
+        assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == before
 
 
 def test_devices():

@@ -33,7 +33,7 @@ class Moments:
             raise ArgumentError("batch", tuple(batch.shape), f"shape (n, {self.width})")
         if not len(batch):
             return self
-        rows = batch.detach().double()
+        rows = float64(batch)
         if not bool(rows.isfinite().all()):
             raise DataError("batch: finite numbers are accepted, but NaN or an infinity came")
         if not self.count:
@@ -113,3 +113,9 @@ class Moments:
 
     def __repr__(self) -> str:
         return f"Moments(width={self.width}, count={self.count})"
+
+
+def float64(x: Tensor) -> Tensor:
+    """x in float64, without its gradient; on the CPU where its device has no such numbers."""
+    x = x.detach()
+    return (x.cpu() if x.device.type == "mps" else x).double()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, DataError
-from .moments import Moments
+from .moments import Moments, float64
 
 Of = Literal["covariance", "matrix"]
 
@@ -28,7 +28,7 @@ def spectrum(x: Tensor | Moments, of: Of = "covariance") -> Tensor:
         return _above_rounding(values, x.mean) if of == "covariance" else values.sqrt()
     if x.ndim != 2 or not x.numel():
         raise ArgumentError("x", tuple(x.shape), "shape (n, width) of one row at least")
-    rows = x.detach().double()
+    rows = float64(x)
     if not bool(rows.isfinite().all()):
         raise DataError("x: finite numbers are accepted, but NaN or an infinity came")
     values = torch.linalg.svdvals(rows if of == "matrix" else rows - rows.mean(0))

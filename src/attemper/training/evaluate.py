@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..data.images import Images
-from ..gauge.moments import Moments
+from ..gauge.moments import Moments, float64
 from ..models.classifier import Classifier
 from .batches import batches
 from .parallel import Processes
@@ -41,18 +41,18 @@ def evaluate(
     """Over the images of those indices, `batch` at a time, each process its share; the loss is not finite where a logit
     is not."""
     logits_moments = Moments(model.classes)
-    right, loss, norm = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(3))
+    sums = torch.zeros(3)
     for pixels, labels in batches(images, torch.split(group.share(indices), batch), device):
         with autocast:
             logits = model(pixels)
-        logits = logits.double()
-        right += (logits.argmax(1) == labels).sum()
-        loss += functional.cross_entropy(logits / temperature, labels, reduction="sum")
-        norm += logits.norm(dim=1).sum()
+        logits = float64(logits)
+        labels = labels.to(logits.device)
+        right = (logits.argmax(1) == labels).sum()
+        loss = functional.cross_entropy(logits / temperature, labels, reduction="sum")
+        sums = sums.to(logits) + torch.stack([right, loss, logits.norm(dim=1).sum()])
         if not loss.isfinite():
             break
         logits_moments.update(logits)
-    sums = torch.stack([right, loss, norm])
     if group.count > 1:
         torch.distributed.all_reduce(sums)
         logits_moments.all_reduce()

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.images import Images
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CheckpointError
+from ..gauge.moments import float64
 from ..gauge.rank import numerical_rank
 from ..knob.losses import TemperedCrossEntropy
 from ..models.classifier import Classifier
@@ -24,7 +25,7 @@ from . import checkpoint, watch
 from .batches import batches, on_device
 from .evaluate import Evaluation, evaluate
 from .options import Options
-from .parallel import Processes, choose_device, processes
+from .parallel import Processes, choose_device, processes, threads
 from .prepare import build_augment, build_loss, build_model, build_optimizer, learning_rate, load_splits
 from .run import Run, how_made
 
@@ -48,6 +49,7 @@ class Objective(nn.Module):
 class State:
     """What goes from step to step, beside the weights and the optimizer."""
 
+    data: str
     initial_logits_norm: float
     step: int = 0
     seconds: float = 0.0
@@ -65,9 +67,8 @@ def train(options: Options, out: Path | str, report: Report | None = None) -> di
     """
     options, run = options.resolved(), Run(out)
     device = choose_device(options.device)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    with processes(device) as group, torch.random.fork_rng([device] if device.type == "cuda" else []):
+    random_devices = [device] if device.type == "cuda" else []
+    with threads(options.threads), processes(device) as group, torch.random.fork_rng(random_devices):
         if group.leads:
             run.start(options)
         group.wait()
@@ -148,7 +149,7 @@ class Training:
 
     def read_losses(self) -> int | None:
         """Adds up the losses since the last look; the step of the first that is not finite, if any."""
-        losses = torch.stack(self.unread).double()
+        losses = torch.stack(self.unread)
         self.unread.clear()
         if self.group.count > 1:
             torch.distributed.all_reduce(losses)
@@ -208,7 +209,12 @@ class Training:
     def restored(self) -> State:
         """The state of the latest checkpoint, its tensors put in place; else that of a training that begins."""
         kept = checkpoint.restore(self.run.folder / "checkpoints", self.objective, self.optimizer)
-        state = State(**kept) if kept else State(self.initial_logits_norm())
+        state = State(**kept) if kept else State(self.images.fingerprint, self.initial_logits_norm())
+        if state.data != self.images.fingerprint:
+            raise CheckpointError(
+                f"{self.run.folder} was trained on data with the fingerprint {state.data}, but {self.images!r} "
+                f"has {self.images.fingerprint}: bring those data back, or choose another folder"
+            )
         if self.group.leads:
             self.run.forget_after(state.step)
         self.group.wait()
@@ -219,7 +225,8 @@ class Training:
         """Mean 2-norm of the logits of up to 1000 images, as training first sees them."""
         some = permutation(len(self.images), 0, 0)[:1000]
         untrained = copy.deepcopy(self.objective.model).train()
-        return float(untrained(self.images.batch(some, self.device)[0]).double().norm(dim=1).mean())
+        logits = float64(untrained(self.images.batch(some, self.device)[0]))
+        return float(logits.norm(dim=1).mean())
 
     def conclude(self, diverged_at: int | None = None) -> dict[str, Any]:
         """Evaluates every split and writes weights and result, unless the training has diverged."""
@@ -231,7 +238,7 @@ class Training:
         if diverged_at:
             result |= {"diverged_at": diverged_at, "message": watch.diverged(diverged_at, self.steps, self.options)}
         else:
-            found = results(evaluations)
+            found = results(evaluations) | {"final_temperature": self.temperature()}
             self.write(found)
             result |= found
         state = self.state
@@ -267,6 +274,7 @@ def described(splits: dict[str, Images]) -> dict[str, Any]:
     train = splits["train"]
     return {
         "data": {split: images.fingerprint for split, images in splits.items()},
+        "evaluated": {split: min(len(images), MOST_EVALUATED) for split, images in splits.items()},
         "image_shape": list(train.image_shape),
         "classes": list(train.classes),
     }

@@ -45,6 +45,17 @@ def processes(device: torch.device) -> Iterator[Processes]:
         yield Processes(0, 1)
 
 
+@contextlib.contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """So many CPU threads inside, where a number is given."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def choose_device(name: str | None) -> torch.device:
     """The device of that name; without one this process's accelerator, or the CPU."""
     if name is None:
