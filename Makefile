@@ -21,12 +21,14 @@ bench: .venv/ready-to-test
 clean:
 	rm -rf .venv
 
-.venv/bin/python:
+# again where an earlier try was interrupted; an environment of yours that stands there is kept
+.venv/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attemper needs Python 3.11 or later: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
+	@touch $@
 
 # torch first and by its pinned version, so that no other package chooses a build of it
-.venv/ready: pyproject.toml constraints.txt | .venv/bin/python
+.venv/ready: pyproject.toml constraints.txt | .venv/made
 	@echo "Installing attemper and what it needs into .venv (once, some minutes) ..."
 	$(PIP) torch
 	$(PIP) --editable .

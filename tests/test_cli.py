@@ -62,7 +62,10 @@ def test_the_demo_shows_the_rank_falling_as_temperature_rises():
     assert norm[0] < norm[1] < norm[2]
     said = " ".join(done.stdout.split())
     ranks = " -> ".join(f"{value:.0f}" for value in rank)
-    assert f"From T = 1 to T = 100 the solution rank falls, {ranks} of 99 directions, and the logits grow" in said
+    assert (
+        f"From T = 1 to T = 100 the solution rank falls, {ranks} directions for 100 classes, and the logits grow"
+        in said
+    )
 
 
 def test_training_leaves_a_run_and_prints_its_table(attemper, tmp_path):
@@ -96,7 +99,7 @@ def test_the_command_line_has_not_grown_unseen(attemper):
 def test_data_are_listed_and_told_about(attemper, tmp_path):
     _, out, _ = attemper("data", "--root", tmp_path)
     for name in ("glyphs", "digits", "fashion-mnist", "cifar10", "cifar100", "svhn", "folder:PATH", "hub:NAME"):
-        assert f"│ {name} " in out
+        assert any(line.startswith(f" {name} ") or line.startswith(f"{name} ") for line in out.splitlines()), name
     status, out, _ = attemper("data", "glyphs", "--split", "novel")
     assert status == 0
     assert "glyphs, novel: 2650 images of 1x20x20, 53 classes" in out
@@ -118,6 +121,9 @@ def test_data_are_listed_and_told_about(attemper, tmp_path):
         (["--shifted", "fog:9"], "kind: one of noise, blur"),
         (["--device", "cuda:7"], "device: a device that torch can use here"),
         (["--tempratur", "1"], "Perhaps you meant:"),
+        (["--device", "meta"], "device: a device that torch can use here"),
+        (["--seed", str(10**30)], "seed: a number less than 9223372036854775808"),
+        (["--width", "1000000000"], "torch cannot do this here: .* memory"),
         (["--temperature-schedule", "linear"], "temperature_end: a number is accepted, but None came"),
     ],
 )
@@ -126,6 +132,34 @@ def test_what_is_refused_exits_with_2_and_one_message(tmp_path, attemper, argume
     assert status == 2
     assert re.search(said, " ".join(error.replace("│", " ").split()))
     assert "Traceback" not in error
+
+
+def test_a_temperature_that_changed_is_shown_with_both_its_ends(tmp_path, attemper):
+    schedule = ["--temperature", 100, "--temperature-schedule", "linear", "--temperature-end", 2]
+    _, out, _ = attemper("train", "--out", tmp_path, *TINY, *schedule)
+    assert "│ 100 to 2 │" in out
+
+
+def test_the_list_of_data_fits_a_narrow_terminal():
+    done = in_a_new_process("data")
+    for name in ("fashion-mnist", "folder:PATH", "hub:NAME"):
+        assert f"{name} " in done.stdout
+
+
+def test_of_several_processes_one_speaks(attemper, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert attemper("data") == (0, "", "")
+    assert attemper("data", "glyfs") == (2, "", "")
+
+
+def test_a_full_disk_is_said(tmp_path, monkeypatch, attemper):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    status, _, error = attemper("train", "--out", tmp_path, *TINY, "--checkpoint-every", 0)
+    assert status == 2
+    assert "No space left on device" in error
 
 
 def test_folders_that_cannot_be_written(tmp_path):
@@ -159,7 +193,8 @@ def test_stopping_it_says_how_to_go_on(tmp_path, attemper, monkeypatch):
     monkeypatch.setattr("attemper.training.loop.train", interrupted)
     status, _, error = attemper("train", "--out", tmp_path, *TINY)
     assert status == 130
-    assert "the same command goes on from the last checkpoint" in error
+    assert error == "attemper: stopped; the same command goes on from here\n"
+    assert attemper("demo")[::2] == (130, "attemper: stopped\n")
 
 
 def test_the_conclusion_follows_the_table():
@@ -170,7 +205,7 @@ def test_the_conclusion_follows_the_table():
         }
 
     assert cli.conclusion(results(9, 5, 2)) == (
-        "From T = 1 to T = 100 the solution rank falls, 9 -> 5 -> 2 of 9 directions, and the logits grow 100-fold, "
-        "while every network fits at least 90.0% of its training data."
+        "From T = 1 to T = 100 the solution rank falls, 9 -> 5 -> 2 directions for 10 classes, "
+        "and the logits grow 100-fold, while every network fits at least 90.0% of its training data."
     )
-    assert "the solution rank does not fall steadily, 9 -> 5 -> 5 of 9" in cli.conclusion(results(9, 5, 5))
+    assert "the solution rank does not fall steadily, 9 -> 5 -> 5 directions" in cli.conclusion(results(9, 5, 5))

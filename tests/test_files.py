@@ -20,10 +20,10 @@ def test_a_file_comes_whole_with_its_folders(tmp_path):
 
 def test_an_error_while_writing_leaves_what_was_there(tmp_path):
     path = tmp_path / "result.json"
-    write_json(path, 1)
+    write_json(path, {"a": 1})
     with pytest.raises(TypeError):
         write_json(path, object())
-    assert read_json(path) == 1
+    assert read_json(path) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -73,3 +73,18 @@ def test_what_cannot_be_read(tmp_path):
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(FileError, match=r"bad\.json is not JSON"):
         read_json(tmp_path / "bad.json")
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(FileError, match=r"list\.json is damaged: a JSON object was expected, found list"):
+        read_json(tmp_path / "list.json")
+
+
+def test_what_was_written_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.readlink(f"/proc/self/fd/{file}")), real(file)))
+    with whole_file(tmp_path / "file") as temporary:
+        temporary.write_text("x")
+    assert synced == [str(temporary), str(tmp_path)]
+    synced.clear()
+    with whole_folder(tmp_path / "folder") as temporary:
+        (temporary / "x").write_text("x")
+    assert synced == [str(temporary / "x"), str(temporary), str(tmp_path)]

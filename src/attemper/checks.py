@@ -7,11 +7,14 @@ from typing import TypeGuard
 
 from .errors import ArgumentError
 
+MOST = 2**63 - 1
 
-def whole(name: str, value: object, least: int = 1) -> int:
-    """`value` as an int, refused where it is no whole number from `least` on."""
-    if not _is_whole(value) or value < least:
-        raise ArgumentError(name, value, f"a whole number from {least}")
+
+def whole(name: str, value: object, least: int = 1, most: int = MOST) -> int:
+    """`value` as an int, refused where it is no whole number from `least` to `most`."""
+    if not _is_whole(value) or not least <= value <= most:
+        limit = "" if most == MOST and not (_is_whole(value) and value > most) else f" to {most}"
+        raise ArgumentError(name, value, f"a whole number from {least}{limit}")
     return int(value)
 
 
@@ -59,4 +62,9 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 def _number(value: object) -> float:
     """NaN for all that is no real number."""
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -5,13 +5,13 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .errors import AttemperError
@@ -28,12 +28,11 @@ def demo() -> None:
 
     results: dict[float, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder, progress_bars() as bars:
-        tasks = {T: bars.add_task(f"T = {T:g}", start=False, loss="") for T in DEMO_TEMPERATURES}
-        for temperature, task in tasks.items():
+        for temperature in DEMO_TEMPERATURES:
             options = Options(temperature=temperature)
-            bars.start_task(task)
-            results[temperature] = train(options, Path(folder) / f"{temperature:g}", shown_on(bars, task))
-    console.print(results_table(results))
+            shown = shown_on(bars, f"T = {temperature:g}")
+            results[temperature] = train(options, Path(folder) / f"{temperature:g}", shown)
+    console.print(results_table(results.values()))
     console.print(conclusion(results), highlight=False)
 
 
@@ -54,12 +53,11 @@ def train(
 
     options = Options(**dict(data), **dict(model), **dict(temperature), **dict(optimisation), **dict(running))
     with progress_bars() as bars:
-        task = bars.add_task(f"{options.model} on {options.data}, T = {options.temperature:g}", loss="")
-        result = train(options, out, shown_on(bars, task))
+        shown = shown_on(bars, f"{options.model} on {options.data}, T = {options.temperature:g}")
+        result = train(options, out, shown)
     if result["status"] == "diverged":
-        print(f"attemper: diverged. {result['message']}", file=sys.stderr)
-        sys.exit(DIVERGED)
-    console.print(results_table({options.temperature: result}))
+        stop(f"diverged. {result['message']}", DIVERGED)
+    console.print(results_table([result]))
     console.print(f"{out}: done, {result['steps']} steps in {result['seconds']:.0f} s", highlight=False)
 
 
@@ -79,8 +77,10 @@ def data(
 
     if name is None:
         frame = describe(root)
-        table = Table(*frame.columns)
-        for row in frame.astype(object).where(frame.notna(), "").itertuples(index=False):
+        frame = frame.drop(columns="origin").astype(object).where(frame.notna(), "")
+        table = Table(*(name.replace("_", " ") for name in frame.columns), box=None, padding=(0, 1, 0, 0))
+        table.columns[0].no_wrap = True
+        for row in frame.itertuples(index=False):
             table.add_row(*map(str, row))
         console.print(table)
         return
@@ -103,21 +103,28 @@ def progress_bars() -> Progress:
     )
 
 
-def shown_on(bars: Progress, task: Any) -> Any:
+def shown_on(bars: Progress, name: str) -> Callable[[int, int, float], None]:
+    """A training's report as a bar of that name, which appears with the first."""
+    tasks: list[TaskID] = []
+
     def report(step: int, steps: int, loss: float) -> None:
-        bars.update(task, completed=step, total=steps, loss=f"loss {loss:.3f}")
+        if not tasks:
+            tasks.append(bars.add_task(name, total=steps, loss=""))
+        bars.update(tasks[0], completed=step, loss=f"loss {loss:.3f}")
 
     return report
 
 
-def results_table(results: dict[float, dict[str, Any]]) -> Table:
+def results_table(results: Iterable[dict[str, Any]]) -> Table:
     table = Table("T", "train", "test", "shifted", "logits norm", "solution rank")
     for column in table.columns:
         column.justify = "right"
-    for temperature, result in results.items():
+    for result in results:
+        first, last = result["made"]["options"]["temperature"], result["final_temperature"]
+        temperature = f"{first:g}" if first == last else f"{first:g} to {last:.4g}"
         accuracies = (result.get(f"{split}_accuracy") for split in ("train", "test", "shifted"))
         numbers = ("none" if accuracy is None else f"{accuracy:.3f}" for accuracy in accuracies)
-        table.add_row(f"{temperature:g}", *numbers, f"{result['logits_norm']:.4g}", str(result["solution_rank"]))
+        table.add_row(temperature, *numbers, f"{result['logits_norm']:.4g}", str(result["solution_rank"]))
     return table
 
 
@@ -128,11 +135,11 @@ def conclusion(results: dict[float, dict[str, Any]]) -> str:
     fitted = min(result["train_accuracy"] for result in results.values())
     falls = all(before > after for before, after in itertools.pairwise(ranks))
     trend = "the solution rank falls" if falls else "the solution rank does not fall steadily"
-    directions = len(first["made"]["classes"]) - 1
+    classes = len(first["made"]["classes"])
     growth = last["logits_norm"] / first["logits_norm"]
     return (
-        f"From T = {cold:g} to T = {hot:g} {trend}, {' -> '.join(map(str, ranks))} of {directions} directions, and the "
-        f"logits grow {growth:.0f}-fold, while every network fits at least {fitted:.1%} of its training data."
+        f"From T = {cold:g} to T = {hot:g} {trend}, {' -> '.join(map(str, ranks))} directions for {classes} classes, "
+        f"and the logits grow {growth:.0f}-fold, while every network fits at least {fitted:.1%} of its training data."
     )
 
 
@@ -154,8 +161,15 @@ def main() -> None:
         else:
             tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="attemper", description=SUMMARY)
     except (AttemperError, OSError) as error:
-        print(f"attemper: {error}", file=sys.stderr)
-        sys.exit(REFUSED)
+        stop(str(error), REFUSED)
+    except (RuntimeError, MemoryError) as error:
+        # torch's own: no memory, an operation that a device lacks
+        stop(f"torch cannot do this here: {str(error).splitlines()[0] if str(error) else 'no memory'}", REFUSED)
     except KeyboardInterrupt:
-        print("attemper: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(STOPPED)
+        stop("stopped" + ("; the same command goes on from here" if name == "train" else ""), STOPPED)
+
+
+def stop(message: str, status: int) -> NoReturn:
+    if not console.quiet:
+        print(f"attemper: {message}", file=sys.stderr)
+    sys.exit(status)

@@ -39,8 +39,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
-        for file in temporary.iterdir():
-            _flush(file)
+        for path_inside in (*temporary.iterdir(), temporary):
+            _flush(path_inside)
         temporary.chmod(0o755)
         temporary.rename(path)
         _flush(path.parent)
@@ -66,13 +66,17 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
     try:
-        return json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise FileError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise FileError(f"{path} is damaged: a JSON object was expected, found {type(value).__name__}")
+    return value
 
 
 def _flush(path: Path) -> None:

@@ -57,6 +57,19 @@ def test_constant_columns_are_no_directions(constant):
     assert at.numerical_rank(x) == 1
 
 
+@pytest.mark.parametrize("n", [3, 7, 49, 999])
+def test_what_rounding_leaves_of_a_constant_is_no_direction_and_a_little_more_is(n):
+    constants = torch.tensor([1 / 3, 0.1, 0.7, 1e8 / 3], dtype=torch.float64).expand(n, -1)
+    assert at.numerical_rank(constants) == 0
+    moments = at.Moments(4)
+    for part in constants.split(2):
+        moments.update(part)
+    assert at.numerical_rank(moments) == 0
+    little = torch.ones(n, 2, dtype=torch.float64)
+    little[::2, 1] += 1e-12
+    assert at.numerical_rank(little) == 1
+
+
 def test_fewer_rows_than_columns_and_a_single_row():
     x = torch.randn(4, 9)
     assert at.spectrum(x).shape == (9,)
@@ -72,8 +85,8 @@ def test_what_is_refused():
             at.numerical_rank(torch.randn(3, 2), threshold)
     with pytest.raises(ArgumentError, match="^of: 'covariance' or 'matrix' is accepted, but 'gram' came"):
         at.numerical_rank(torch.randn(3, 2), of="gram")
-    for shape in ((3,), (0, 2), (3, 0), (2, 2, 2)):
-        with pytest.raises(ArgumentError, match=r"^x: shape \(n, width\)"):
-            at.spectrum(torch.zeros(shape))
+    for wrong in (torch.zeros(3), torch.zeros(0, 2), torch.zeros(3, 0), torch.zeros(2, 2, 2), [[1.0]]):
+        with pytest.raises(ArgumentError, match=r"^x: a tensor \(n, width\) of one row at least, or Moments"):
+            at.spectrum(wrong)
     with pytest.raises(DataError, match="^x: finite numbers are accepted"):
         at.spectrum(torch.tensor([[1.0, math.nan]]))

@@ -124,7 +124,7 @@ def test_gradients_through_a_learned_temperature():
     assert torch.autograd.gradcheck(value, (logits, learned.log_temperature))
 
 
-@pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, "hot", None, True])
+@pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, "hot", None, True, 10**400])
 def test_temperatures_refused(temperature):
     with pytest.raises(ArgumentError, match="^temperature: a finite number above 0 is accepted"):
         at.TemperedCrossEntropy(temperature)
@@ -140,6 +140,26 @@ def test_labels_refused():
     with pytest.raises(ArgumentError, match=r"^target: shape \(2,\) is accepted, but \(3,\) came"):
         loss(torch.randn(2, 3), torch.tensor([0, 1, 2]))
     assert loss(torch.randn(2, 3), torch.tensor([0, -100])).isfinite()
+
+
+def test_masked_logits_leave_the_gradient_of_a_temperature_finite():
+    """The mask's -inf / T must not become NaN: the gradient is that of the entries that are there."""
+    learned, alone = at.Learned(2.0), at.Learned(2.0)
+    at.TemperedCrossEntropy(learned)(torch.tensor([[0.0, -torch.inf, 1.0]]), torch.tensor([0])).backward()
+    at.TemperedCrossEntropy(alone)(torch.tensor([[0.0, 1.0]]), torch.tensor([0])).backward()
+    torch.testing.assert_close(learned.log_temperature.grad, alone.log_temperature.grad)
+
+
+def test_targets_and_weights_of_a_wrong_kind_are_refused():
+    loss, logits = at.TemperedCrossEntropy(), torch.randn(2, 3)
+    for target in ([0, 1], torch.tensor([0.0, 1.0]), torch.tensor([0, 1], dtype=torch.int32)):
+        with pytest.raises(ArgumentError, match="^target: a tensor of int64 class indices is accepted"):
+            loss(logits, target)
+    for weight in ([1.0, 2.0], torch.tensor([1, 2]), torch.ones(2, 2)):
+        with pytest.raises(ArgumentError, match=r"^weight: a floating-point tensor \(classes,\) is accepted"):
+            at.TemperedCrossEntropy(weight=weight)
+    with pytest.raises(ArgumentError, match="^weight: one for each of 3 classes is accepted, but '2 of them' came"):
+        at.TemperedCrossEntropy(weight=torch.ones(2))(logits, torch.tensor([0, 1]))
 
 
 def test_other_arguments_refused():

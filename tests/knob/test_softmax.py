@@ -89,6 +89,17 @@ def test_gradients():
     assert torch.autograd.gradcheck(at.entropy, (logits, temperature))
 
 
+def test_masked_entries_leave_the_gradient_of_a_temperature_finite():
+    masked, plain = torch.tensor([[0.0, -INF, 1.0]]), torch.tensor([[0.0, 1.0]])
+    for function in (at.softmax, at.entropy):
+        gradients = []
+        for logits in (masked, plain):
+            temperature = torch.tensor(2.0, requires_grad=True)
+            function(logits, temperature).square().sum().backward()
+            gradients.append(temperature.grad)
+        torch.testing.assert_close(*gradients)
+
+
 def test_any_dimension():
     logits = torch.randn(4, 5, 6)
     for dim in (0, 1, 2, -2):
@@ -130,3 +141,5 @@ def test_logits_refused(function):
         function(torch.zeros(2, 0))
     with pytest.raises(ArgumentError, match="^dim: a dimension of logits, which has 2, is accepted, but 2 came"):
         function(torch.zeros(2, 2), 1.0, 2)
+    with pytest.raises(ArgumentError, match="^dim: a dimension of logits"):
+        function(torch.zeros(2, 2), 1.0, "a")

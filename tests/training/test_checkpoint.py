@@ -1,3 +1,4 @@
+import hashlib
 import json
 
 import pytest
@@ -55,7 +56,9 @@ def test_it_is_safetensors_and_json(tmp_path):
     model, optimizer = trained(momentum=0.9)
     checkpoint.save(tmp_path, 3, model, optimizer, {"warnings": ["x"]})
     (folder,) = tmp_path.iterdir()
-    assert json.loads((folder / "state.json").read_text()) == {"warnings": ["x"], "step": 3}
+    state = json.loads((folder / "state.json").read_text())
+    assert state.pop("sha256") == hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest()
+    assert state == {"warnings": ["x"], "step": 3}
     tensors = load_file(folder / "tensors.safetensors")
     assert torch.equal(tensors["modules.0.weight"], model[0].weight)
     assert "optimizer.0.momentum_buffer" in tensors
@@ -79,9 +82,22 @@ def test_another_model_is_refused_and_left_as_it_is(tmp_path):
         checkpoint.restore(tmp_path, nn.Sequential(nn.Linear(3, 4)), optimizer)
 
 
-def test_damage_is_named(tmp_path):
-    checkpoint.save(tmp_path, 3, *trained(), {})
-    file = tmp_path / "000000003" / "tensors.safetensors"
-    file.write_bytes(file.read_bytes()[:-50])
-    with pytest.raises(CheckpointError, match=r"000000003 cannot be read .* delete it to start anew"):
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("tensors.safetensors", lambda data: data[:-50]),
+        ("tensors.safetensors", lambda data: data[:-4] + bytes(4)),
+        ("tensors.safetensors", lambda data: None),
+        ("state.json", lambda data: b"{}"),
+        ("state.json", lambda data: b"[]"),
+        ("state.json", lambda data: data[:-3]),
+        ("state.json", lambda data: None),
+    ],
+)
+def test_damage_is_named(tmp_path, file, damage):
+    checkpoint.save(tmp_path, 3, *trained(momentum=0.9), {"step": 3})
+    path = tmp_path / "000000003" / file
+    damaged = damage(path.read_bytes())
+    path.unlink() if damaged is None else path.write_bytes(damaged)
+    with pytest.raises(CheckpointError, match=r"000000003 is damaged .* delete it to start anew"):
         checkpoint.restore(tmp_path, *trained())

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -54,19 +55,23 @@ def assert_same_run(ours, theirs):
     [
         {"model": "mlp", "batch_norm": True, "augment": "crop", "clip": 1.0},
         {"optimizer": "adamw", "lr": 0.01, "temperature": 3.0, "temperature_schedule": "learned"},
+        {"model": "vgg11", "width_multiplier": 0.02, "size": 70, "depth": None, "width": None},  # it has dropout
     ],
 )
 def test_a_run_killed_again_and_again_ends_as_one_that_was_not(tiny, tmp_path, settings):
     options = tiny(epochs=40, checkpoint_every=0.0, log_every=7, evaluate_every=5, **settings)
-    assert steps_taken(options, tmp_path / "whole") == 120
+    if options.model == "vgg11":
+        options = options.replaced(epochs=4)
+    steps = 3 * options.epochs
+    assert steps_taken(options, tmp_path / "whole") == steps
     taken = 0
-    for more in (11, 40, 1, 45):
+    for more in (steps // 10, steps // 3, 1, steps // 3):
         taken += steps_taken(options, tmp_path / "killed", kill_after=more)
         assert not (tmp_path / "killed" / "result.json").exists()
     taken += steps_taken(options, tmp_path / "killed")
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
     # a kill can lose the one step that its checkpoint had not yet kept
-    assert 120 <= taken <= 124
+    assert steps <= taken <= steps + 4
 
 
 def test_between_checkpoints_no_more_is_lost_than_lies_between_them(tiny, tmp_path, monkeypatch):
@@ -92,6 +97,82 @@ def test_between_checkpoints_no_more_is_lost_than_lies_between_them(tiny, tmp_pa
     assert taken == list(range(20))
     assert resumed == list(range(15, 30))
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_asked_to_stop_it_loses_no_step(tiny, tmp_path, monkeypatch, name):
+    options = tiny(epochs=10, log_every=4, checkpoint_every=3600.0)
+    train(options, tmp_path / "whole")
+    real, taken = loop.Training.take_step, []
+
+    def take_step(self, *arguments):
+        real(self, *arguments)
+        taken.append(self.state.step)
+        if taken == list(range(1, 15)):
+            os.kill(os.getpid(), getattr(signal, name))
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr(loop.Training, "take_step", take_step)
+    with pytest.raises(KeyboardInterrupt):
+        train(options, tmp_path / "stopped")
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    train(options, tmp_path / "stopped")
+    assert taken == list(range(1, 31))
+    assert_same_run(tmp_path / "whole", tmp_path / "stopped")
+
+
+@pytest.mark.filterwarnings("ignore:After 3 of 3 steps")
+def test_the_caller_s_random_state_changes_nothing(tiny, tmp_path):
+    """Not in a network with dropout either."""
+    options = tiny(model="vgg11", width_multiplier=0.02, size=70, depth=None, width=None, epochs=1)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        train(options, tmp_path / str(seed))
+    assert_same_run(tmp_path / "0", tmp_path / "1")
+
+
+def test_every_step_draws_its_own_augmentation(tiny, tmp_path, monkeypatch):
+    real, keys = loop.generator, []
+    monkeypatch.setattr(loop, "generator", lambda *key: (keys.append(key), real(*key))[1])
+    train(tiny(augment="crop"), tmp_path)
+    drawn = [key for key in keys if "augment" in key]
+    assert len(drawn) == len(set(drawn)) == 6
+    assert len({real(*key).initial_seed() for key in drawn}) == 6
+
+
+@pytest.mark.parametrize("damage", [{"step": "3"}, {"extra": 1}, {"loss_sum": None}])
+def test_a_state_that_is_none_is_refused(tiny, tmp_path, monkeypatch, damage):
+    options = tiny(checkpoint_every=0.0)
+    monkeypatch.setattr(loop.Training, "conclude", lambda self, diverged_at=None: {})
+    train(options, tmp_path)
+    (file,) = (tmp_path / "checkpoints").glob("*/state.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
+    with pytest.raises(CheckpointError, match="checkpoints is damaged"):
+        train(options, tmp_path)
+
+
+def test_batch_norm_of_single_images_is_refused(tiny, tmp_path):
+    with pytest.raises(ArgumentError, match="^batch_size: two images a process at least, with batch norm, is accepted"):
+        train(tiny(batch_norm=True, batch_size=1), tmp_path)
+
+
+def test_checkpoints_that_take_long_to_write_are_written_less_often(tiny, tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    real_step, saved = loop.Training.take_step, []
+
+    def take_step(self, *arguments):
+        real_step(self, *arguments)
+        clock[0] += 1.0
+
+    def save(folder, step, *arguments):
+        saved.append(step)
+        clock[0] += 0.19  # 2 % of 9.5 s
+
+    monkeypatch.setattr(loop.Training, "take_step", take_step)
+    monkeypatch.setattr(loop.checkpoint, "save", save)
+    train(tiny(epochs=12, checkpoint_every=2.0), tmp_path)
+    assert saved == [2, 12, 22, 32]
 
 
 def test_a_training_does_not_go_on_with_other_data(tiny, tmp_path, monkeypatch):
@@ -191,6 +272,7 @@ def test_metrics_come_with_their_step_rate_and_temperature(tiny, tmp_path):
     result = Run(tmp_path).result
     assert lines[-1] == {"step": 12, "epoch": 4.0} | {name: result[name] for name in lines[-1] if name in result}
     assert {"train_accuracy", "shifted_loss", "solution_rank"} <= set(lines[-1])
+    assert result["final_temperature"] == 1.0
 
 
 def test_an_epoch_sees_every_image_once_and_the_next_in_another_order():

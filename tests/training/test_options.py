@@ -50,6 +50,9 @@ def test_they_go_through_json():
         ("lr", 0.0, "a number greater than 0"),
         ("lr_rule", "square", "'plain', 'sqrt' or 'times-temperature'"),
         ("seed", -1, "a number greater than or equal to 0"),
+        ("seed", 2**63, "a number less than 9223372036854775808"),
+        ("threads", 10**9, "a number less than or equal to 4096"),
+        ("width_multiplier", 1e300, "a number less than or equal to 1000000"),
         ("optimizer", "lion", "'sgd', 'adam' or 'adamw'"),
     ],
 )

@@ -29,6 +29,6 @@ def test_threads_are_those_of_before_afterwards():
 
 def test_devices():
     assert choose_device("cpu") == torch.device("cpu")
-    for name in ("cuda:99", "abacus", "meta:x"):
+    for name in ("cuda:99", "abacus", "meta:x", "meta"):
         with pytest.raises(ArgumentError, match="^device: a device that torch can use here"):
             choose_device(name)

@@ -10,7 +10,7 @@ def test_a_training_that_guesses_has_stalled(tiny):
         "After 10 of 100 steps the loss is 3.9110, that of guessing among 50 classes (ln 50 = 3.9120)"
     )
     assert 'lr_rule = "times-temperature"' in said
-    assert "temperature 1000" in said
+    assert "stands still at temperature 1000" in said
     for factor in (0.99, 1.01):
         assert watch.stalled(10, 100, factor * math.log(50), 50, options) is None
     compensated = options.replaced(lr_rule="times-temperature")

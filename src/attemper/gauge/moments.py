@@ -29,8 +29,8 @@ class Moments:
         self._products = torch.zeros(width, width, dtype=torch.float64)
 
     def update(self, batch: Tensor) -> "Moments":
-        if batch.ndim != 2 or batch.shape[1] != self.width:
-            raise ArgumentError("batch", tuple(batch.shape), f"shape (n, {self.width})")
+        if not isinstance(batch, Tensor) or batch.ndim != 2 or batch.shape[1] != self.width:
+            raise ArgumentError("batch", getattr(batch, "shape", batch), f"a tensor (n, {self.width})")
         if not len(batch):
             return self
         rows = float64(batch)
@@ -46,8 +46,8 @@ class Moments:
         return self
 
     def merge(self, other: "Moments") -> "Moments":
-        if other.width != self.width:
-            raise ArgumentError("other", f"width {other.width}", f"width {self.width}")
+        if not isinstance(other, Moments) or other.width != self.width:
+            raise ArgumentError("other", other, f"Moments of width {self.width}")
         if not other.count:
             return self
         if not self.count:

@@ -26,8 +26,8 @@ def spectrum(x: Tensor | Moments, of: Of = "covariance") -> Tensor:
         square = x.covariance if of == "covariance" else x.second_moment * x.count
         values: Tensor = torch.linalg.eigvalsh(square).flip(0).clamp_min(0)
         return _above_rounding(values, x.mean) if of == "covariance" else values.sqrt()
-    if x.ndim != 2 or not x.numel():
-        raise ArgumentError("x", tuple(x.shape), "shape (n, width) of one row at least")
+    if not isinstance(x, Tensor) or x.ndim != 2 or not x.numel():
+        raise ArgumentError("x", getattr(x, "shape", x), "a tensor (n, width) of one row at least, or Moments,")
     rows = float64(x)
     if not bool(rows.isfinite().all()):
         raise DataError("x: finite numbers are accepted, but NaN or an infinity came")

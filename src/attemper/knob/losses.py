@@ -55,6 +55,8 @@ class TemperedCrossEntropy(nn.Module):
             check_temperature(temperature)
         if reduction not in ("mean", "sum", "none"):
             raise ArgumentError("reduction", reduction, "'mean', 'sum' or 'none'")
+        if weight is not None and not (isinstance(weight, Tensor) and weight.is_floating_point() and weight.ndim == 1):
+            raise ArgumentError("weight", weight, "a floating-point tensor (classes,)")
         self._temperature = temperature
         self.register_buffer("weight", weight)
         self.label_smoothing = share("label_smoothing", label_smoothing)
@@ -74,12 +76,17 @@ class TemperedCrossEntropy(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         check_logits(logits)
+        if not isinstance(target, Tensor) or target.dtype != torch.int64:
+            raise ArgumentError("target", getattr(target, "dtype", target), "a tensor of int64 class indices")
         expected = logits.shape[:1] + logits.shape[2:] if logits.ndim > 1 else ()
         if target.shape != expected:
             raise ArgumentError("target", tuple(target.shape), f"shape {tuple(expected)}")
         classes = min(1, logits.ndim - 1)
+        count = logits.shape[classes]
+        if self.weight is not None and len(self.weight) != count:
+            raise ArgumentError("weight", f"{len(self.weight)} of them", f"one for each of {count} classes")
         if not torch.compiler.is_compiling() and not target.is_cuda:
-            self._check_labels(target, logits.shape[classes])
+            self._check_labels(target, count)
         return functional.cross_entropy(
             self._tempered(logits, classes),
             target,

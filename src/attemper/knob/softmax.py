@@ -13,7 +13,7 @@ def softmax(logits: Tensor, temperature: float | Tensor = 1.0, dim: int = -1) ->
     """exp(logits / temperature) over `dim`, normalised; same shape and type as `logits`.
 
     `temperature` is a number or a tensor that broadcasts to `logits`. Entries of -inf get exactly 0; a row of
-    nothing but -inf gives zeros.
+    nothing but -inf gives zeros. NaN and +inf give NaN.
 
     >>> import torch
     >>> softmax(torch.tensor([0.0, 0.0, -torch.inf]), temperature=10.0)
@@ -39,7 +39,7 @@ def entropy(logits: Tensor, temperature: float | Tensor = 1.0, dim: int = -1) ->
     total = torch.where(total == 0, 1, total)
     # 0 * -inf is NaN, in the gradient too: such entries leave before the product
     mean = (powers * torch.where(powers == 0, 0, exponents)).sum(dim) / total
-    return (total.log() - mean).clamp_min(0)
+    return total.log() - mean
 
 
 def check_logits(logits: Tensor) -> None:
@@ -64,13 +64,18 @@ def shifted(logits: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
     """(logits - their largest) / temperature, in float32 at least: no temperature makes it overflow upwards."""
     wide = widened(logits)
     largest = wide.detach().amax(dim, keepdim=True)
-    return (wide - torch.where(largest == -torch.inf, 0, largest)) / temperature
+    below = wide - torch.where(largest == -torch.inf, 0, largest)
+    if not isinstance(temperature, Tensor):
+        return below / temperature
+    # a temperature's gradient would be -inf * 0 there
+    masked = below == -torch.inf
+    return (below.masked_fill(masked, 0) / temperature).masked_fill(masked, -torch.inf)
 
 
 def _exponents(logits: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
     check_logits(logits)
     check_temperature(temperature)
-    if not -logits.ndim <= dim < logits.ndim:
+    if not isinstance(dim, int) or not -logits.ndim <= dim < logits.ndim:
         raise ArgumentError("dim", dim, f"a dimension of logits, which has {logits.ndim},")
     if logits.shape[dim] == 0:
         raise ArgumentError("logits", tuple(logits.shape), "at least one entry a row")

@@ -1,8 +1,8 @@
 """The training loop. All that is random in a step comes from the seed and the step's number, so that a training that
 was interrupted goes on exactly as it would have."""
 
+import contextlib
 import copy
-import dataclasses
 import functools
 import hashlib
 import math
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from ..data.images import Images
@@ -28,9 +29,11 @@ from .options import Options
 from .parallel import Processes, choose_device, processes, threads
 from .prepare import build_augment, build_loss, build_model, build_optimizer, learning_rate, load_splits
 from .run import Run, how_made
+from .stop import asked_to_stop
 
 Report = Callable[[int, int, float], None]
 MOST_EVALUATED = 50_000
+MOST_SAVING = 0.02
 
 
 class Objective(nn.Module):
@@ -45,18 +48,19 @@ class Objective(nn.Module):
         return loss
 
 
-@dataclasses.dataclass
-class State:
+class State(BaseModel):
     """What goes from step to step, beside the weights and the optimizer."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     data: str
     initial_logits_norm: float
-    step: int = 0
-    seconds: float = 0.0
-    loss_sum: float = 0.0
-    losses: int = 0
-    looked_for_stall: bool = False
-    warnings: list[str] = dataclasses.field(default_factory=list)
+    step: int
+    seconds: float
+    loss_sum: float
+    losses: int
+    looked_for_stall: bool
+    warnings: list[str]
 
 
 def train(options: Options, out: Path | str, report: Report | None = None) -> dict[str, Any]:
@@ -70,9 +74,12 @@ def train(options: Options, out: Path | str, report: Report | None = None) -> di
     random_devices = [device] if device.type == "cuda" else []
     with threads(options.threads), processes(device) as group, torch.random.fork_rng(random_devices):
         if group.leads:
-            run.start(options)
+            run.check(options)
         group.wait()
-        return run.result or Training(options, run, device, group).go(report or (lambda step, steps, loss: None))
+        if (result := run.result) is not None:
+            return result
+        with run.held() if group.leads else contextlib.nullcontext():
+            return Training(options, run, device, group).go(report or (lambda step, steps, loss: None))
 
 
 class Training:
@@ -94,9 +101,11 @@ class Training:
         self.optimizer = build_optimizer(options, self.objective.model, self.objective.loss)
         self.rate, self.augment = learning_rate(options), build_augment(options)
         self.autocast = mixed_precision(options, device)
+        if self.batch == group.count and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+            raise ArgumentError("batch_size", self.batch, "two images a process at least, with batch norm,")
         self.state = self.restored()
         self.begun = time.monotonic() - self.state.seconds
-        self.saved = time.monotonic()
+        self.saved, self.pause = time.monotonic(), options.checkpoint_every
         self.unread: list[Tensor] = []
 
     def go(self, report: Report) -> dict[str, Any]:
@@ -106,20 +115,24 @@ class Training:
         look_every = 1 if self.device.type == "cpu" and not parallel else self.options.log_every
         orders = (self.group.share(self.order(step)) for step in range(state.step, self.steps))
         self.objective.train()
-        for images, labels in batches(self.images, orders, self.device):
-            self.take_step(compute, images, labels)
-            epoch_ends = state.step % self.steps_an_epoch == 0
-            logs = state.step % self.options.log_every == 0 or epoch_ends
-            if not (logs or state.step % look_every == 0):
-                continue
-            if (bad := self.read_losses()) is not None:
-                return self.conclude(diverged_at=bad)
-            if logs:
-                self.log(report)
-            if epoch_ends:
-                self.evaluate_now_and_then(state.step // self.steps_an_epoch)
-            if time.monotonic() - self.saved >= self.options.checkpoint_every and state.step < self.steps:
-                self.save()
+        with asked_to_stop(unless=parallel) as stop:
+            for images, labels in batches(self.images, orders, self.device):
+                self.take_step(compute, images, labels)
+                epoch_ends = state.step % self.steps_an_epoch == 0
+                logs = state.step % self.options.log_every == 0 or epoch_ends
+                if not (logs or state.step % look_every == 0 or stop()):
+                    continue
+                if (bad := self.read_losses()) is not None:
+                    return self.conclude(diverged_at=bad)
+                if logs:
+                    self.log(report)
+                if epoch_ends:
+                    self.evaluate_now_and_then(state.step // self.steps_an_epoch)
+                due = time.monotonic() - self.saved >= self.pause
+                if (due or stop()) and state.step < self.steps:
+                    self.save()
+                    if stop():
+                        raise KeyboardInterrupt
         return self.conclude()
 
     def take_step(self, compute: nn.Module, images: Tensor, labels: Tensor) -> None:
@@ -200,29 +213,50 @@ class Training:
             self.run.log({"step": self.state.step, "epoch": round(epoch, 4), **line})
 
     def save(self) -> None:
-        self.saved = time.monotonic()
-        self.state.seconds = self.saved - self.begun
+        begun = time.monotonic()
+        self.state.seconds = begun - self.begun
         if self.group.leads:
-            state = dataclasses.asdict(self.state)
+            self.run.flush()
+            state = self.state.model_dump()
             checkpoint.save(self.run.folder / "checkpoints", self.state.step, self.objective, self.optimizer, state)
+        self.saved = time.monotonic()
+        if self.options.checkpoint_every:
+            self.pause = max(self.options.checkpoint_every, (self.saved - begun) / MOST_SAVING)
 
     def restored(self) -> State:
         """The state of the latest checkpoint, its tensors put in place; else that of a training that begins."""
         kept = checkpoint.restore(self.run.folder / "checkpoints", self.objective, self.optimizer)
-        state = State(**kept) if kept else State(self.images.fingerprint, self.initial_logits_norm())
+        try:
+            state = State(**kept) if kept else self.beginning()
+        except ValidationError as error:
+            raise CheckpointError(f"{self.run.folder}/checkpoints is damaged: {error}") from None
         if state.data != self.images.fingerprint:
             raise CheckpointError(
                 f"{self.run.folder} was trained on data with the fingerprint {state.data}, but {self.images!r} "
                 f"has {self.images.fingerprint}: bring those data back, or choose another folder"
             )
         if self.group.leads:
+            self.run.start(self.options)
             self.run.forget_after(state.step)
         self.group.wait()
         return state
 
+    def beginning(self) -> State:
+        return State(
+            data=self.images.fingerprint,
+            initial_logits_norm=self.initial_logits_norm(),
+            step=0,
+            seconds=0.0,
+            loss_sum=0.0,
+            losses=0,
+            looked_for_stall=False,
+            warnings=[],
+        )
+
     @torch.no_grad()
     def initial_logits_norm(self) -> float:
         """Mean 2-norm of the logits of up to 1000 images, as training first sees them."""
+        seed_device(self.device, derived(self.options.seed, "initial"))
         some = permutation(len(self.images), 0, 0)[:1000]
         untrained = copy.deepcopy(self.objective.model).train()
         logits = float64(untrained(self.images.batch(some, self.device)[0]))

@@ -12,6 +12,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+Factor = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class _Group(BaseModel):
@@ -32,11 +33,11 @@ class Data(_Group):
     root: Annotated[Path | None, Strict(False)] = None
     """Folder that holds the data's files. Without it: $ATTEMPER_DATA, or data/ here."""
     classes: Count | None = None
-    """Number of classes, where the data can be drawn with fewer (glyphs)."""
+    """Number of classes, where fewer can be drawn. Without it: all (glyphs: 100)."""
     per_class: Count | None = None
-    """Training images of each class, where they are drawn (glyphs)."""
+    """Training images of each class, where they are drawn. Without it: glyphs 200."""
     size: Count | None = None
-    """Pixels a side, where images are drawn or resized (glyphs, folder, hub)."""
+    """Pixels a side, where images are drawn or resized. Without it: glyphs 20, folder and hub 64."""
     augment: Literal["none", "crop", "flip", "crop-flip"] | None = None
     """Random change of training images. Without it: crop-flip for CIFAR, folders and hubs, none for the others."""
     shifted: str | None = None
@@ -50,13 +51,13 @@ class Model(_Group):
     model: str = "mlp"
     """mlp, vgg11 to vgg19, resnet18 to resnet56, vit-tiny, vit-small or vit-base."""
     depth: Count | None = None
-    """Hidden layers of an MLP."""
+    """Hidden layers of an MLP. Without it: 6."""
     width: Count | None = None
-    """Units in a hidden layer of an MLP."""
-    width_multiplier: Positive = 1.0
+    """Units in a hidden layer of an MLP. Without it: 256."""
+    width_multiplier: Factor = 1.0
     """Factor on every width."""
     patch_size: Count | None = None
-    """Pixels a side of a ViT's patch."""
+    """Pixels a side of a ViT's patch. Without it: 16, or 4 for images of up to 64 pixels a side."""
     batch_norm: bool | None = None
     """Batch norm or not. Without it: as the architecture has it."""
     init_scale: Positive = 1.0
@@ -82,7 +83,7 @@ class Optimisation(_Group):
     epochs: Count = 8
     """Passes over the training data."""
     batch_size: Count = 128
-    """Images a step, over all processes; what is left over at the end of an epoch waits for the next."""
+    """Images a step, over all processes; an epoch leaves out what fills no batch."""
     optimizer: Literal["sgd", "adam", "adamw"] | None = None
     """Without it: adamw for ViTs, sgd for the others."""
     lr: Positive | None = None
@@ -109,18 +110,19 @@ class Optimisation(_Group):
 class Running(_Group):
     """Where and how often."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Of initial weights, order, augmentation and drawn data."""
     device: str | None = None
     """cpu, cuda, cuda:1, mps, ... Without it: the accelerator where there is one."""
-    threads: Count | None = None
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     """CPU threads. Without it: torch's choice."""
     evaluate_every: Annotated[int, Field(ge=0)] = 1
     """Epochs between evaluations on test data; 0: only at the end."""
     log_every: Count = 25
     """Steps between lines of metrics."""
-    checkpoint_every: NonNegative = 15.0
-    """Seconds between checkpoints; 0: one a step."""
+    checkpoint_every: NonNegative = 1.0
+    """Seconds between checkpoints, more where writing them would take over 2 % of the time; 0: one a step. Ctrl-C and
+    SIGTERM leave one too."""
 
 
 # where a run is resumed with another of these, its result is the same

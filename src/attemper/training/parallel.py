@@ -65,7 +65,7 @@ def choose_device(name: str | None) -> torch.device:
         name = f"{accelerator.type}:{os.environ.get('LOCAL_RANK', '0')}"
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()
         if device.type == "cuda":
             torch.cuda.set_device(device)  # nccl talks through the current device
     except (RuntimeError, AssertionError) as error:

@@ -1,7 +1,10 @@
 """A run's folder: options.json, metrics.jsonl, checkpoints while it trains, then model.safetensors and result.json."""
 
+import contextlib
 import json
+import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +35,19 @@ class Run:
     @property
     def result(self) -> dict[str, Any] | None:
         file = self.folder / "result.json"
-        return read_json(file) if file.exists() else None
+        if not file.exists():
+            return None
+        result = read_json(file)
+        if "status" not in result:
+            raise FileError(f"{file} is damaged: it has no status. Delete it to train again")
+        return result
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
+        """Lines that a killed process or a damaged disk left broken are left out."""
         file = self.folder / "metrics.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        lines = file.read_text(errors="replace").split("\n") if file.exists() else []
+        return [line for line in map(_line, lines) if line is not None]
 
     def model(self) -> Classifier:
         """The trained model, in eval mode, on the CPU; it takes raw images in [0, 1]."""
@@ -46,17 +55,16 @@ class Run:
 
         file, made = self.folder / "model.safetensors", (self.result or {}).get("made", {})
         if not file.exists() or "image_shape" not in made:
-            raise FileError(f"{self.folder} holds no trained model: its training is not done")
+            status = (self.result or {"status": "not done"})["status"]
+            raise FileError(f"{self.folder} holds no trained model: its training is {status}")
         model = build_model(self.options, made["image_shape"], len(made["classes"]))
         model.load_state_dict(load_file(file))
         return model.eval()
 
-    def start(self, options: Options) -> None:
-        """Makes the folder, or sees that the one that is there belongs to a training with these options."""
+    def check(self, options: Options) -> None:
+        """Refuses a folder that cannot be, or that holds a training with other options."""
         make_folder(self.folder)
-        file = self.folder / "options.json"
-        if not file.exists():
-            write_json(file, options.model_dump(mode="json"))
+        if not (self.folder / "options.json").exists():
             return
         ours, theirs = options.model_dump(mode="json"), self.options.model_dump(mode="json")
         different = [name for name in ours if ours[name] != theirs[name] and name not in INDIFFERENT]
@@ -64,9 +72,35 @@ class Run:
             found = ", ".join(f"{name} = {theirs[name]!r} (now {ours[name]!r})" for name in different)
             raise CheckpointError(f"{self.folder} holds a training with other options: {found}. Choose another folder")
 
+    def start(self, options: Options) -> None:
+        file = self.folder / "options.json"
+        if not file.exists():
+            write_json(file, options.model_dump(mode="json"))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from training here; the system lets go of it when this one dies, however it does."""
+        import fcntl
+
+        with (self.folder / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise FileError(f"{self.folder} is being trained by {file.read().strip()}") from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
+            yield
+
     def log(self, line: dict[str, Any]) -> None:
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def flush(self) -> None:
+        """Puts the metrics on the disk, before a checkpoint says that they are there."""
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            os.fsync(file.fileno())
 
     def forget_after(self, step: int) -> None:
         """Drops metrics later than `step`, and a line that a killed process left unfinished."""
@@ -75,13 +109,21 @@ class Run:
             temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
     def keep_model(self, model: Classifier) -> None:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         with whole_file(self.folder / "model.safetensors") as temporary:
-            save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, temporary)
+            temporary.write_bytes(save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
 
     def finish(self, result: dict[str, Any]) -> None:
         write_json(self.folder / "result.json", result)
+
+
+def _line(text: str) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
 
 
 def how_made(options: Options, device: torch.device, group: Processes) -> dict[str, Any]:

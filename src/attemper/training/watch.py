@@ -24,6 +24,6 @@ def stalled(step: int, steps: int, loss: float, classes: int, options: Options) 
     rule = "" if options.lr_rule == "times-temperature" else 'lr_rule = "times-temperature", '
     return (
         f"After {step} of {steps} steps the loss is {loss:.4f}, that of guessing among {classes} classes "
-        f"(ln {classes} = {guessing:.4f}): the training has stalled at temperature {options.temperature:g}. "
-        f"Try {rule}a larger lr or init_scale, or a lower temperature."
+        f"(ln {classes} = {guessing:.4f}): the training stands still at temperature {options.temperature:g}. "
+        f"Try {rule}a larger lr or init_scale, or a lower temperature, unless it starts late."
     )
