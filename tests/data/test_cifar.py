@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 from attemper.data import load
 from attemper.errors import ArgumentError, DataError
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* images, the official file")
 WORDS = [f"kind {n}" for n in range(100)]
 
 
@@ -121,6 +124,31 @@ def test_a_label_out_of_range_is_refused(ten):
         DataError, match=r"data_batch_5\.bin: labels from 0 to 9 were expected, found some from 10 to 10"
     ):
         load("cifar10", "train", root)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "file", "official"),
+    [
+        ("cifar10", "train", "data_batch_5.bin", 10_000),
+        ("cifar10", "test", "test_batch.bin", 10_000),
+        ("cifar100", "train", "train.bin", 50_000),
+        ("cifar100", "test", "test.bin", 10_000),
+    ],
+)
+def test_a_file_cut_between_two_records_is_said(tmp_path, name, split, file, official):
+    width = 3073 if name == "cifar10" else 3074
+    for each in ([f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin", "train.bin", "test.bin"]):
+        for other in each:
+            (tmp_path / other).write_bytes(bytes(width * official))
+    for names, count in (("batches.meta.txt", 10), ("fine_label_names.txt", 100)):
+        (tmp_path / names).write_text("\n".join(WORDS[:count]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(name, split, tmp_path)
+    (tmp_path / file).write_bytes(bytes(width * 3))
+    with pytest.warns(UserWarning, match=f"{file} holds 3 images, the official file {official}$") as caught:
+        load(name, split, tmp_path)
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_names_must_be_ten(ten):

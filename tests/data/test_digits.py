@@ -38,8 +38,9 @@ def test_the_seed_chooses_the_split():
     first, again, other = load("digits", "test"), load("digits", "test", seed=0), load("digits", "test", seed=1)
     assert first.fingerprint == again.fingerprint
     assert first.fingerprint != other.fingerprint
-    with pytest.raises(ArgumentError, match=r"seed: a whole number is accepted, but 'x' came"):
-        load("digits", "test", seed="x")
+    for seed in ("x", -1, 2**70):
+        with pytest.raises(ArgumentError, match=f"^seed: a whole number from 0.* is accepted, but {seed!r} came"):
+            load("digits", "test", seed=seed)
 
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):

@@ -51,7 +51,7 @@ def test_idx_round_trip(tmp_path_factory, shape, dimensions, packed):
 
 
 def damaged(change):
-    images = idx(np.zeros((2, 3, 3), np.uint8))
+    images = idx(np.zeros((2, 28, 28), np.uint8))
     return change(images)
 
 
@@ -60,24 +60,25 @@ def damaged(change):
     [
         (
             damaged(lambda b: b[:-1]),
-            r"images-idx3-ubyte: 34 bytes were expected for \[2, 3, 3\] values, found 33 bytes",
+            r"images-idx3-ubyte: 1584 bytes were expected for \[2, 28, 28\] values, found 1583 bytes",
         ),
-        (damaged(lambda b: b + b"\0"), "34 bytes were expected .*, found 35 bytes"),
+        (damaged(lambda b: b + b"\0"), "1584 bytes were expected .*, found 1585 bytes"),
         (damaged(lambda b: b[:10]), "a header of 16 bytes was expected, found 10 bytes"),
         (b"", "a header of 16 bytes was expected, found 0 bytes"),
         (damaged(lambda b: b"\0\0\x0d\x03" + b[4:]), "magic number 0x00000803 was expected, found 0x00000d03"),
-        (idx(np.zeros((0, 3, 3), np.uint8)), "labels-idx1-ubyte: 0 labels were expected, one an image, found 2"),
+        (idx(np.zeros((2, 28, 3), np.uint8)), "images-idx3-ubyte: images of 28 x 28 were expected, found 28 x 3"),
+        (idx(np.zeros((0, 28, 28), np.uint8)), "labels-idx1-ubyte: 0 labels were expected, one an image, found 2"),
     ],
 )
 def test_damaged_images_are_refused(tmp_path, data, message):
-    write(tmp_path, np.zeros((2, 3, 3), np.uint8), [0, 1])
+    write(tmp_path, np.zeros((2, 28, 28), np.uint8), [0, 1])
     (tmp_path / NAMES[0]).write_bytes(data)
     with pytest.raises(DataError, match=message):
         load("fashion-mnist", "train", tmp_path)
 
 
 def test_damaged_labels_are_refused(tmp_path):
-    images = np.zeros((2, 3, 3), np.uint8)
+    images = np.zeros((2, 28, 28), np.uint8)
     write(tmp_path, images, [0, 10])
     with pytest.raises(DataError, match="labels-idx1-ubyte: labels from 0 to 9 were expected, found some from 0 to 10"):
         load("fashion-mnist", "train", tmp_path)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+import safetensors.torch as safetensors
 import torch
 from matplotlib.ft2font import FT2Font
 
@@ -72,6 +73,35 @@ def test_a_plain_nearest_mean_tells_the_characters_apart_less_well_in_new_fonts(
     assert 0.2 < accuracy(shifted) < accuracy(test) - 0.1
 
 
+NEUTRAL = {"ROTATION": 0.0, "SHIFT": 0.0, "SCALES": (1.0, 1.0), "INKS": (1.0, 1.0), "NOISE": 0.0}
+
+
+@pytest.mark.parametrize("varied", [None, *NEUTRAL])
+def test_a_character_is_drawn_in_twelve_faces_and_varied_in_five_ways(monkeypatch, varied):
+    for factor in NEUTRAL.keys() - {varied}:
+        monkeypatch.setattr(glyphs, factor, NEUTRAL[factor])
+    labels = torch.zeros(200, dtype=torch.int64)
+    images = glyphs._draw("R", glyphs.FAMILIES, labels, 20, torch.Generator().manual_seed(0))
+    different = len(images.flatten(1).unique(dim=0))
+    assert different == 12 if varied is None else different > 150
+
+
+def test_images_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch):
+    def draw():
+        labels = torch.zeros(100, dtype=torch.int64)
+        return glyphs._draw("R", glyphs.FAMILIES, labels, 13, torch.Generator().manual_seed(0))
+
+    whole, usual, drawn = draw(), glyphs.functional.affine_grid, []
+    monkeypatch.setattr(glyphs, "PIXELS", 20 * 13 * 13)
+    monkeypatch.setattr(
+        glyphs.functional,
+        "affine_grid",
+        lambda affine, *rest, **more: drawn.append(len(affine)) or usual(affine, *rest, **more),
+    )
+    assert torch.equal(draw(), whole)
+    assert drawn == [16] * 6 + [4]
+
+
 def test_ink_stays_within_the_frame():
     """A frame of one pixel is background in all but a few of the images."""
     images = load("glyphs", "train", per_class=30).images.float()
@@ -86,10 +116,21 @@ def test_drawing_is_kept_and_read_back(monkeypatch):
     assert load("glyphs", "train", per_class=4).fingerprint == first.fingerprint
 
 
-@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-100], lambda data: b"x" * len(data)])
-def test_a_damaged_file_in_the_cache_is_drawn_anew(damage):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-100],
+        lambda data: b"x" * len(data),
+        lambda data: safetensors.save({"images": safetensors.load(data)["images"][:, :, 1:].contiguous()}),
+        lambda data: safetensors.save({"images": safetensors.load(data)["images"].float()}),
+        lambda data: safetensors.save({"others": safetensors.load(data)["images"]}),
+    ],
+)
+def test_a_damaged_file_in_the_cache_is_drawn_anew(damage, monkeypatch, tmp_path):
+    monkeypatch.setenv("ATTEMPER_CACHE", str(tmp_path))
     first = load("glyphs", "train", per_class=4)
-    for file in glyphs.cache_folder().glob("glyphs-*"):
+    for file in tmp_path.iterdir():
         file.write_bytes(damage(file.read_bytes()))
     assert load("glyphs", "train", per_class=4).fingerprint == first.fingerprint
 
@@ -126,12 +167,13 @@ def test_what_is_refused():
     with pytest.raises(ArgumentError, match="^split: one of train, test, shifted, novel, noise"):
         load("glyphs", "valid")
     for name, value, accepted in (
-        ("size", 7, "a whole number from 8"),
+        ("size", 7, "a whole number from 8 to 256"),
+        ("size", 257, "a whole number from 8 to 256"),
         ("classes", 101, "a whole number from 2 to 100"),
         ("classes", 1, "a whole number from 2 to 100"),
         ("per_class", 0, "a whole number from 1"),
         ("seed", -1, "a whole number from 0"),
-        ("size", "20", "a whole number from 8"),
+        ("size", "20", "a whole number from 8 to 256"),
     ):
         with pytest.raises(ArgumentError, match=f"^{name}: {accepted} is accepted, but {value!r} came"):
             load("glyphs", "train", **{name: value})

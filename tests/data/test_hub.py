@@ -88,6 +88,10 @@ def test_a_folder_of_image_files_is_read(tmp_path, pictures, write_image, throug
     before = found.fingerprint
     write_image(tmp_path / "files" / "train" / "ant" / "1.png", pictures[2, :4])
     assert load(f"hub:{tmp_path / 'files'}", "train", size=8).fingerprint != before
+    gone = load(f"hub:{tmp_path / 'files'}", "train", size=8)
+    (tmp_path / "files" / "train" / "bee" / "1.png").unlink()
+    with pytest.raises(DataError, match=r"bee/1\.png cannot be read: .*No such file"):
+        _ = gone.fingerprint
 
 
 def test_columns_are_named_where_their_type_does_not_tell(tmp_path, library, table, pictures):

@@ -29,6 +29,26 @@ def test_items_and_batches_are_the_pixels_over_255(images):
     assert repr(images) == "<some, train: 10 images of 3x4x5, 4 classes>"
 
 
+def test_a_batch_by_any_sequence_of_indices(images):
+    expected = images.batch(torch.tensor([9, 0, 9]))
+    for indices in ([9, 0, 9], (-1, -10, -1), np.array([9, 0, 9], np.uint8), torch.tensor([-1, 0, 9])):
+        for found, wanted in zip(images.batch(indices), expected, strict=True):
+            assert torch.equal(found, wanted)
+    assert images.batch([])[0].shape == (0, 3, 4, 5)
+
+
+@pytest.mark.parametrize("indices", [[0, 10], [-11], torch.tensor([10]), np.array([3, 10])])
+def test_an_index_out_of_range_is_an_index_error(images, indices):
+    with pytest.raises(IndexError, match=f"^image {next(i for i in indices if not -10 <= i < 10)} of 10$"):
+        images.batch(indices)
+
+
+@pytest.mark.parametrize("indices", [[0.5], ["a"], [None], [[0, 1]], torch.ones(10, dtype=torch.bool), torch.tensor(3)])
+def test_indices_that_are_no_whole_numbers_are_refused(images, indices):
+    with pytest.raises(ArgumentError, match="^indices: a sequence of whole numbers is accepted, but "):
+        images.batch(indices)
+
+
 def test_a_loader_gives_every_image_once(images):
     loader = DataLoader(images, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(0), num_workers=2)
     batches = list(loader)

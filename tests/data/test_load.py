@@ -1,4 +1,5 @@
 import inspect
+import re
 import shutil
 
 import numpy as np
@@ -51,7 +52,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(name, nearest):
         load(name, "train")
 
 
-@pytest.mark.parametrize("name", ["xyzzy", "", "folder", "folder:", "hub:", "cifar10:x"])
+@pytest.mark.parametrize("name", ["xyzzy", "", "folder", "folder:", "hub:", "cifar10:x", 3, None])
 def test_a_name_that_is_none_is_refused(name):
     with pytest.raises(ArgumentError, match="folder:PATH, hub:NAME"):
         load(name, "train")
@@ -80,6 +81,19 @@ def test_an_unknown_split_is_answered_with_those_there_are(name, splits):
 def test_an_unknown_option_is_answered_with_those_there_are(name, accepted):
     with pytest.raises(ArgumentError, match=rf"options of [\w:]+: {accepted} is accepted, but 'sise' came"):
         load(name, "train", sise=3)
+
+
+@pytest.mark.parametrize(("name", "accepted"), [("digits", "one of train, test"), ("folder:x", "a string")])
+@pytest.mark.parametrize("split", [3, None, ["train"]])
+def test_a_split_that_is_no_name_is_refused(name, accepted, split):
+    with pytest.raises(ArgumentError, match=f"^split: {accepted} is accepted, but {re.escape(repr(split))} came"):
+        load(name, split)
+
+
+def test_a_root_that_is_no_path_is_refused():
+    for use in (lambda: load("cifar10", "train", root=3), lambda: at.data.describe(3)):
+        with pytest.raises(ArgumentError, match="^root: a path or None is accepted, but 3 came"):
+            use()
 
 
 def test_describe_has_a_row_for_each_and_says_what_is_here(fashion):

@@ -1,3 +1,5 @@
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,6 +38,17 @@ def test_another_level_is_named(tmp_path):
     path = tmp_path / "new.mat"
     path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(512))
     with pytest.raises(DataError, match=r"new\.mat: .* level 5 was expected, found one of level 7\.3 \(HDF5\)"):
+        read_mat(path)
+
+
+@pytest.mark.parametrize(
+    ("element", "found"),
+    [(struct.pack("<II", 1, 16) + bytes(8), 8), (struct.pack("<HH", 1, 5) + bytes(4), 4)],
+)
+def test_an_element_that_is_cut_is_refused_though_it_would_be_passed_over(tmp_path, element, found):
+    path, size = tmp_path / "cut.mat", {8: 16, 4: 5}[found]
+    path.write_bytes(bytes(124) + b"\x00\x01IM" + element)
+    with pytest.raises(DataError, match=f"cut.mat is damaged: an element of {size} bytes was expected, found {found}$"):
         read_mat(path)
 
 

@@ -31,6 +31,18 @@ def test_form_of_large_images():
     assert not torch.equal(body(images), body(images))
 
 
+def test_dropout_before_the_classifier():
+    body = VGG((1, 65, 20), 11, 1 / 16, True).train()
+    # the other dropout stands among the dense layers
+    body.dense.eval()
+    images = torch.rand(2, 1, 65, 20)
+    dropped = body(images)
+    body.dropout.eval()
+    kept = body(images)
+    assert torch.equal(dropped[dropped != 0], 2 * kept[dropped != 0])
+    assert 0.3 < (dropped == 0)[kept != 0].float().mean() < 0.7
+
+
 def test_batch_norm():
     convolutions, norms = (
         [sum(isinstance(m, kind) for m in VGG((1, 8, 8), 13, 1 / 16, on).modules()) for on in (True, False)]

@@ -34,17 +34,33 @@ def test_attention_against_one_written_out():
 
 
 @pytest.mark.parametrize(
-    ("sides", "patch"),
+    ("sides", "given", "patch", "grid"),
     [
-        *[((32, 32), 4), ((8, 8), 4), ((30, 45), 5), ((33, 21), 3), ((14, 14), 2), ((64, 28), 4), ((49, 49), 7)],
-        *[((224, 224), 16), ((65, 65), 13), ((96, 72), 12), ((98, 98), 14), ((72, 72), 18)],
+        ((32, 32), None, 4, (8, 8)),
+        ((64, 28), None, 4, (16, 7)),
+        ((30, 31), None, 4, (8, 8)),
+        ((1, 5), None, 4, (1, 2)),
+        ((224, 224), None, 16, (14, 14)),
+        ((97, 64), None, 16, (7, 4)),
+        ((8, 8), 5, 5, (2, 2)),
+        ((8, 8), 20, 20, (1, 1)),
     ],
 )
-def test_default_patch_size(sides, patch):
+def test_patches(sides, given, patch, grid):
     with torch.device("meta"):
-        body = ViT((1, *sides), "tiny", 1.0, False, None)
+        body = ViT((1, *sides), "tiny", 1.0, False, given)
     assert body.patches.kernel_size == body.patches.stride == (patch, patch)
-    assert body.positions.shape[1] == 1 + sides[0] * sides[1] // patch**2
+    assert body.positions.shape[1] == 1 + grid[0] * grid[1]
+
+
+def test_part_of_a_patch_is_filled_up_with_standardised_zeros_at_the_right_and_the_bottom(narrow):
+    model, larger = narrow("vit", (3, 9, 7)), narrow("vit", (3, 12, 8))
+    model.standardise.set([0.5, 0.4, 0.3], [0.2, 0.2, 0.2])
+    larger.load_state_dict(model.state_dict())
+    images = torch.rand(2, 3, 9, 7)
+    by_hand = model.standardise.mean.expand(2, 3, 12, 8).clone()
+    by_hand[:, :, :9, :7] = images
+    torch.testing.assert_close(model(images), larger(by_hand))
 
 
 def test_width_is_a_multiple_of_the_heads():

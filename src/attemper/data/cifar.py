@@ -1,5 +1,6 @@
 """CIFAR-10 and CIFAR-100: images of 32 x 32 in colour, from the binary archives."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,13 +18,14 @@ HUNDRED = Archive("CIFAR-100", f"cifar-100-binary.tar.gz {HOME}", ("cifar-100-bi
 TEN_FILES = {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("test_batch.bin",)}
 TEN_NAMES = "batches.meta.txt"
 HUNDRED_FILES = {"train": ("train.bin",), "test": ("test.bin",)}
+HUNDRED_IMAGES = {"train": 50_000, "test": 10_000}
 # which of a record's two labels, how many classes, their names
 HUNDRED_LABELS = {"coarse": (0, 20, "coarse_label_names.txt"), "fine": (1, 100, "fine_label_names.txt")}
 
 
 def read_ten(split: str, root: Path) -> MemoryImages:
     *batches, names = TEN.find(root, (*TEN_FILES[split], TEN_NAMES))
-    return _images("cifar10", split, batches, _names(names, 10), 1, 0)
+    return _images("cifar10", split, batches, _names(names, 10), 1, 0, 10_000)
 
 
 def read_hundred(split: str, root: Path, *, labels: str = "fine") -> MemoryImages:
@@ -32,13 +34,13 @@ def read_hundred(split: str, root: Path, *, labels: str = "fine") -> MemoryImage
         raise ArgumentError("labels", labels, "fine or coarse")
     which, count, names_file = HUNDRED_LABELS[labels]
     *batches, names = HUNDRED.find(root, (*HUNDRED_FILES[split], names_file))
-    return _images("cifar100", split, batches, _names(names, count), 2, which)
+    return _images("cifar100", split, batches, _names(names, count), 2, which, HUNDRED_IMAGES[split])
 
 
 def _images(
-    name: str, split: str, files: Sequence[Path], classes: tuple[str, ...], label_bytes: int, which: int
+    name: str, split: str, files: Sequence[Path], classes: tuple[str, ...], label_bytes: int, which: int, official: int
 ) -> MemoryImages:
-    """Records of `label_bytes` labels, then the red, green and blue planes, row by row."""
+    """Records of `label_bytes` labels, then the red, green and blue planes, row by row; `official` many in a file."""
     images, labels = [], []
     width = label_bytes + int(np.prod(SHAPE))
     for file in files:
@@ -46,6 +48,9 @@ def _images(
         if not data or len(data) % width:
             raise DataError(f"{file}: a whole number of records of {width} bytes was expected, found {len(data)} bytes")
         records = torch.from_numpy(np.frombuffer(data, np.uint8).reshape(-1, width).copy())
+        if len(records) != official:
+            # cut between two records a file looks whole
+            warnings.warn(f"{file} holds {len(records)} images, the official file {official}", stacklevel=4)
         check_labels(file, records[:, which], len(classes))
         images.append(records[:, label_bytes:].reshape(-1, *SHAPE))
         labels.append(records[:, which])

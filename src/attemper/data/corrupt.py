@@ -3,13 +3,17 @@
 import io
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import Dataset
 
+from ..checks import whole
 from ..errors import ArgumentError
 from .images import Images
+from .items import ItemImages
 
 # numbers held at once
 CHUNK = 2**22
@@ -112,8 +116,10 @@ class Corrupted(Images):
         return repr((self.inner.fingerprint, self.kind, self.severity, self.seed)).encode()
 
 
-def corrupt(dataset: Images, kind: str, severity: int = 3, seed: int = 0) -> Images:
+def corrupt(dataset: Dataset[Any], kind: str, severity: int = 3, seed: int = 0) -> Images:
     """The images of `dataset` corrupted by `kind`, one of CORRUPTIONS, at a severity from 1 to 5.
+
+    `dataset` is what `load` gives, or any map-style data set of items (image, label): see ItemImages.
 
     >>> from attemper.data import load
     >>> corrupt(load("digits", "test"), "blur", 2)
@@ -121,11 +127,8 @@ def corrupt(dataset: Images, kind: str, severity: int = 3, seed: int = 0) -> Ima
     """
     if kind not in CORRUPTIONS:
         raise ArgumentError("kind", kind, f"one of {', '.join(CORRUPTIONS)}")
-    if not isinstance(severity, int) or severity not in range(1, 6):
-        raise ArgumentError("severity", severity, "a whole number from 1 to 5")
-    if not isinstance(seed, int):
-        raise ArgumentError("seed", seed, "a whole number")
-    return Corrupted(dataset, kind, severity, seed)
+    severity, seed = whole("severity", severity, 1, 5), whole("seed", seed, 0)
+    return Corrupted(dataset if isinstance(dataset, Images) else ItemImages(dataset), kind, severity, seed)
 
 
 def image_keys(indices: Tensor, seed: int) -> Tensor:

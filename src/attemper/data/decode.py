@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
+from ..checks import whole
 from ..errors import ArgumentError, DataError
 
 T = TypeVar("T")
@@ -24,8 +25,7 @@ BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, 
 
 
 def check_shape(size: int, channels: int) -> tuple[int, int, int]:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ArgumentError("size", size, "a whole number of pixels from 1")
+    size = whole("size", size)
     if channels not in MODES:
         raise ArgumentError("channels", channels, "1 or 3")
     return channels, size, size

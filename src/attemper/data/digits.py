@@ -4,15 +4,15 @@ import importlib.util
 
 import torch
 
-from ..errors import ArgumentError, MissingExtraError
+from ..checks import whole
+from ..errors import MissingExtraError
 from .images import MemoryImages
 from .source import Source
 
 
 def read(split: str, *, seed: int = 0) -> MemoryImages:
     """Four fifths of each class to train on, the rest to test; `seed` says which."""
-    if not isinstance(seed, int):
-        raise ArgumentError("seed", seed, "a whole number")
+    seed = whole("seed", seed, 0)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

@@ -29,6 +29,8 @@ FILES = {
 def read(split: str, root: Path) -> MemoryImages:
     images_file, labels_file = ARCHIVE.find(root, FILES[split])
     images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
+    if images.shape[1:] != (28, 28):
+        raise DataError(f"{images_file}: images of 28 x 28 were expected, found {images.shape[1]} x {images.shape[2]}")
     if len(images) != len(labels):
         raise DataError(f"{labels_file}: {len(images)} labels were expected, one an image, found {len(labels)}")
     check_labels(labels_file, labels, len(CLASSES))

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import ArgumentError, DataError
 from .decode import check_shape, decode
 from .images import Images
-from .source import Source
+from .source import Source, file_size
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 CLUTTER = {"Thumbs.db", "desktop.ini"}
@@ -45,7 +45,7 @@ class FolderImages(Images):
     def identity(self) -> bytes:
         digest = hashlib.sha256(repr((self.image_shape, self.classes)).encode())
         for file in self.files:
-            digest.update(f"{file}\0{(self.folder / file).stat().st_size}\n".encode())
+            digest.update(f"{file}\0{file_size(self.folder / file)}\n".encode())
         return digest.digest()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import ArgumentError, DataError, MissingExtraError
 from .decode import check_shape, decode
 from .images import Images
-from .source import Source
+from .source import Source, file_size
 
 STANDS_FOR = {"test": ("test", "validation", "valid", "val")}
 
@@ -50,7 +50,7 @@ class HubImages(Images):
         lengths = pc.binary_length(pc.struct_field(column, "bytes")).to_pylist()
         paths = pc.struct_field(column, "path").to_pylist()
         for length, path in zip(lengths, paths, strict=True):
-            size = Path(path).stat().st_size if length is None and path else length
+            size = file_size(Path(path)) if length is None and path else length
             digest.update(f"{size}\n".encode())
         return digest.digest()
 

@@ -4,7 +4,8 @@ import abc
 import copy
 import functools
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -58,14 +59,12 @@ class Images(Dataset[tuple[Tensor, int]], abc.ABC):
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int]]:
         """What a DataLoader asks for where a data set has it: the items of a batch in one go."""
-        for index in indices:
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"image {index} of {len(self)}")
-        images, labels = self.batch(torch.tensor(indices, dtype=torch.int64) % len(self))
+        images, labels = self.batch(indices)
         return list(zip(images, labels.tolist(), strict=True))
 
-    def batch(self, indices: Tensor, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Tensor | Sequence[int], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Indices (n,) -> float32 images (n, channels, height, width) in [0, 1] and int64 labels (n,) on `device`."""
+        indices = self._from_zero(indices)
         pixels = self.pixels(indices).to(device)
         return pixels.float().div_(255), self.labels[indices.to(self.labels.device)].to(device)
 
@@ -78,8 +77,28 @@ class Images(Dataset[tuple[Tensor, int]], abc.ABC):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change when an image, a label or a class name does."""
+        """Sixteen hexadecimal digits that change when an image, a label or a class name does.
+
+        Of a folder or a set of the hub they know the files alone, by path or row, and their sizes: other bytes of the
+        same size go unseen.
+        """
         return hashlib.sha256(self.identity()).hexdigest()[:16]
+
+    def _from_zero(self, indices: Tensor | Sequence[int]) -> Tensor:
+        """Indices (n,), negative ones from the end -> int64 (n,), all from 0."""
+        try:
+            found = torch.as_tensor(indices) if len(indices) else torch.zeros(0, dtype=torch.int64)
+        except (TypeError, ValueError, RuntimeError):
+            found = torch.tensor(torch.nan)
+        if found.ndim != 1 or found.dtype == torch.bool or found.is_floating_point() or found.is_complex():
+            raise ArgumentError("indices", indices, "a sequence of whole numbers")
+        found = found.long()
+        if not len(found):
+            return found
+        low, high = int(found.min()), int(found.max())
+        if low < -len(self) or high >= len(self):
+            raise IndexError(f"image {low if low < -len(self) else high} of {len(self)}")
+        return found if low >= 0 else found % len(self)
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.image_shape))
@@ -112,16 +131,19 @@ class MemoryImages(Images):
         return self.images.index_select(0, indices.to(self.images.device))
 
     def identity(self) -> bytes:
-        images, labels = self.images.cpu().contiguous(), self.labels.cpu().contiguous()
-        pieces = (repr((self.image_shape, self.classes)).encode(), images.numpy().data, labels.numpy().data)
-        digest = hashlib.sha256()
-        for piece in pieces:
-            digest.update(piece)
-        return digest.digest()
+        return contents(self, [self.images])
 
     @functools.cached_property
     def statistics(self) -> Statistics:
         return channel_statistics(self.images)
+
+
+def contents(images: Images, parts: Iterable[Tensor]) -> bytes:
+    """A hash of every byte: shape, class names, all the images in parts (n, channels, height, width), labels."""
+    digest = hashlib.sha256(repr((images.image_shape, images.classes)).encode())
+    for part in itertools.chain(parts, [images.labels]):
+        digest.update(part.cpu().contiguous().numpy().data)
+    return digest.digest()
 
 
 def channel_statistics(images: Tensor) -> Statistics:

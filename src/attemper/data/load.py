@@ -39,6 +39,8 @@ def load(name: str, split: str, root: str | os.PathLike[str] | None = None, **op
     source = _source(kind)
     if source.splits and split not in source.splits:
         raise ArgumentError("split", split, f"one of {', '.join(source.splits)}")
+    if not isinstance(split, str):
+        raise ArgumentError("split", split, "a string")
     parameters = inspect.signature(source.read).parameters.values()
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     if unknown := [option for option in options if option not in known]:
@@ -73,11 +75,11 @@ def describe(root: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
 
 def _kind(name: str) -> tuple[str, str]:
     """Its name in NAMES, and what follows the colon."""
-    kind, _, path = name.partition(":")
+    kind, _, path = str(name).partition(":")
     for known in NAMES:
         if name == known or (path and known.startswith(f"{kind}:")):
             return known, path
-    nearest = difflib.get_close_matches(name.lower(), NAMES, 1, 0.5)
+    nearest = difflib.get_close_matches(str(name).lower(), NAMES, 1, 0.5)
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
     raise ArgumentError("name", name, f"one of {', '.join(NAMES)}{hint}")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import ArgumentError, DataError
 from .images import Images
 
 
@@ -56,6 +56,8 @@ class Archive(NamedTuple):
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:
     """`root`, or the environment variable ATTEMPER_DATA, or the folder data under the current one."""
+    if not isinstance(root, str | os.PathLike | None):
+        raise ArgumentError("root", root, "a path or None")
     return Path(root or os.environ.get("ATTEMPER_DATA") or "data").expanduser()
 
 
@@ -65,6 +67,13 @@ def read_bytes(path: Path) -> bytes:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 

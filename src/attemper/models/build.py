@@ -40,7 +40,7 @@ def build(
     width_multiplier: of every width; a vit's becomes a multiple of 64.
     batch_norm: by default on in vgg and resnet, off in mlp; in a vit it takes the place of layer norm.
     init_scale, normalisation: see Classifier.
-    patch_size: of a vit; by default near 16, or 4 for small images.
+    patch_size: of a vit; by default 16, or 4 for small images.
     seed: the first weights come from it alone, on any device, and torch's random state is left as it was.
 
     Images of up to 64 pixels a side take an architecture's CIFAR form, larger ones its ImageNet form.

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..checks import choices, whole
-from ..errors import ArgumentError
+from ..checks import whole
 from .parts import Body, is_small
 
 WIDTHS = {"tiny": 192, "small": 384, "base": 768}
@@ -15,7 +14,10 @@ DEPTH, HEAD = 12, 64
 
 
 class ViT(Body):
-    """Patches and a class token with learned positions, 12 pre-norm blocks with heads of 64, the normed class token."""
+    """Patches and a class token with learned positions, 12 pre-norm blocks with heads of 64, the normed class token.
+
+    Zeros at the right and the bottom fill up the last patches.
+    """
 
     def __init__(
         self,
@@ -27,9 +29,12 @@ class ViT(Body):
     ) -> None:
         super().__init__()
         channels, height, across = image_shape
-        patch = _patch_size(image_shape, patch_size)
+        usual = 4 if is_small(image_shape) else 16
+        patch = usual if patch_size is None else whole("patch_size", patch_size)
         width = max(1, round(WIDTHS[size] * width_multiplier / HEAD)) * HEAD
-        tokens = 1 + (height // patch) * (across // patch)
+        below, right = -height % patch, -across % patch
+        tokens = 1 + ((height + below) // patch) * ((across + right) // patch)
+        self.padding = nn.ZeroPad2d((0, right, 0, below)) if below or right else nn.Identity()
         self.patches = nn.Conv2d(channels, width, patch, patch)
         self.class_token = nn.Parameter(torch.empty(1, 1, width))
         self.positions = nn.Parameter(torch.empty(1, tokens, width))
@@ -41,7 +46,7 @@ class ViT(Body):
         self.layer_names = [f"blocks.{i}" for i in range(DEPTH)]
 
     def forward(self, images: Tensor) -> Tensor:
-        patches = self.patches(images).flatten(2).transpose(1, 2)
+        patches = self.patches(self.padding(images)).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches], 1) + self.positions
         normed: Tensor = self.norm(self.blocks(tokens))
         return normed[:, 0]
@@ -97,20 +102,3 @@ class TokenBatchNorm(nn.BatchNorm1d):
 
 def _norm(width: int, batch_norm: bool) -> nn.Module:
     return TokenBatchNorm(width) if batch_norm else nn.LayerNorm(width, eps=1e-6)
-
-
-def _patch_size(image_shape: tuple[int, int, int], given: int | None) -> int:
-    """The patch size given, or the one nearest to the usual (within twice and half of it) that divides both sides."""
-    _, height, across = image_shape
-    common = math.gcd(height, across)
-    fitting = [size for size in range(1, common + 1) if common % size == 0]
-    accepted = f"for images of {height}x{across} pixels {choices(fitting)}"
-    if given is not None:
-        if whole("patch_size", given) not in fitting:
-            raise ArgumentError("patch_size", given, accepted)
-        return int(given)
-    usual = 4 if is_small(image_shape) else 16
-    near = [size for size in fitting if usual // 2 <= size <= usual * 2]
-    if not near:
-        raise ArgumentError("patch_size", given, accepted)
-    return min(near, key=lambda size: (abs(size - usual), -size))
