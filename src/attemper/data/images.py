@@ -64,9 +64,12 @@ class Images(Dataset[tuple[Tensor, int]], abc.ABC):
 
     def batch(self, indices: Tensor | Sequence[int], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Indices (n,) -> float32 images (n, channels, height, width) in [0, 1] and int64 labels (n,) on `device`."""
-        indices = self._from_zero(indices)
+        return self.cut(self._from_zero(indices), device)
+
+    def cut(self, indices: Tensor, device: torch.device | str) -> tuple[Tensor, Tensor]:
+        """`batch` for int64 indices from 0 that are known to be right."""
         pixels = self.pixels(indices).to(device)
-        return pixels.float().div_(255), self.labels[indices.to(self.labels.device)].to(device)
+        return pixels / 255, self.labels.index_select(0, indices.to(self.labels.device)).to(device)
 
     @functools.cached_property
     def statistics(self) -> Statistics:

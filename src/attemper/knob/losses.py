@@ -105,7 +105,10 @@ class TemperedCrossEntropy(nn.Module):
 
     def _check_labels(self, target: Tensor, classes: int) -> None:
         """On the CPU alone: elsewhere the look would wait for the device, which refuses such labels by itself."""
-        if not target.numel() or (int(target.min()) >= 0 and int(target.max()) < classes):
+        if not target.numel():
+            return
+        low, high = target.aminmax()
+        if int(low) >= 0 and int(high) < classes:
             return
         wrong = target[((target < 0) | (target >= classes)) & (target != self.ignore_index)]
         if wrong.numel():

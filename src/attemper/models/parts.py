@@ -51,7 +51,7 @@ class Standardise(nn.Module):
         self.std.copy_(std.clamp_min(LEAST_STD).view_as(self.std))
 
     def forward(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.std
+        return (images - self.mean).div_(self.std)
 
     def _channels(self, name: str, values: Sequence[float] | Tensor) -> Tensor:
         try:

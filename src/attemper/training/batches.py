@@ -16,17 +16,17 @@ AHEAD = 2
 def batches(images: Images, indices: Iterable[Tensor], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """For each tensor of indices the float32 images and their labels. A set in memory is cut where it lives."""
     if isinstance(images, MemoryImages):
-        yield from (images.batch(some, device) for some in indices)
+        yield from (images.cut(some, device) for some in indices)
         return
     waiting: deque[Future[tuple[Tensor, Tensor]]] = deque()
     with ThreadPoolExecutor(1) as reader:
         coming = iter(indices)
         for some in itertools.islice(coming, AHEAD):
-            waiting.append(reader.submit(images.batch, some, device))
+            waiting.append(reader.submit(images.cut, some, device))
         while waiting:
             ready = waiting.popleft().result()
             for some in itertools.islice(coming, 1):
-                waiting.append(reader.submit(images.batch, some, device))
+                waiting.append(reader.submit(images.cut, some, device))
             yield ready
 
 

@@ -143,8 +143,9 @@ class Training:
             draws, first = generator(options.seed, "augment", step), self.group.rank * len(images)
             images = self.augment(images, draws, batch=self.batch, first=first)
         self.objective.loss.progress = progress
+        rate = self.rate(progress)
         for parameters in self.optimizer.param_groups:
-            parameters["lr"] = self.rate(progress)
+            parameters["lr"] = rate
         with self.autocast:
             loss = compute(images, labels)
         self.optimizer.zero_grad()

@@ -120,7 +120,7 @@ class Running(_Group):
     """Epochs between evaluations on test data; 0: only at the end."""
     log_every: Count = 25
     """Steps between lines of metrics."""
-    checkpoint_every: NonNegative = 1.0
+    checkpoint_every: NonNegative = 2.0
     """Seconds between checkpoints, more where writing them would take over 2 % of the time; 0: one a step. Ctrl-C and
     SIGTERM leave one too."""
 
