@@ -275,13 +275,6 @@ def test_metrics_come_with_their_step_rate_and_temperature(tiny, tmp_path):
     assert result["final_temperature"] == 1.0
 
 
-def test_an_epoch_sees_every_image_once_and_the_next_in_another_order():
-    first, second = loop.permutation(60, 0, 0), loop.permutation(60, 0, 1)
-    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(60))
-    assert not torch.equal(first, second)
-    assert not torch.equal(first, loop.permutation(60, 1, 0))
-
-
 def test_the_random_state_of_the_caller_stays(tiny, tmp_path):
     before = torch.get_rng_state()
     train(tiny(), tmp_path)

@@ -3,8 +3,6 @@ was interrupted goes on exactly as it would have."""
 
 import contextlib
 import copy
-import functools
-import hashlib
 import math
 import time
 import warnings
@@ -27,8 +25,17 @@ from .batches import batches, on_device
 from .evaluate import Evaluation, evaluate
 from .options import Options
 from .parallel import Processes, choose_device, processes, threads
-from .prepare import build_augment, build_loss, build_model, build_optimizer, learning_rate, load_splits
+from .prepare import (
+    build_augment,
+    build_loss,
+    build_model,
+    build_optimizer,
+    learning_rate,
+    load_splits,
+    mixed_precision,
+)
 from .run import Run, how_made
+from .seeds import derived, generator, permutation, seed_device
 from .stop import asked_to_stop
 
 Report = Callable[[int, int, float], None]
@@ -313,31 +320,3 @@ def described(splits: dict[str, Images]) -> dict[str, Any]:
         "image_shape": list(train.image_shape),
         "classes": list(train.classes),
     }
-
-
-@functools.lru_cache(2)
-def permutation(count: int, seed: int, epoch: int) -> Tensor:
-    return torch.randperm(count, generator=generator(seed, "order", epoch))
-
-
-def seed_device(device: torch.device, seed: int) -> None:
-    """What dropout draws from. torch.manual_seed, which seeds every kind of device, takes as long as a small step."""
-    torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(seed)
-
-
-def generator(*key: int | str) -> torch.Generator:
-    return torch.Generator().manual_seed(derived(*key))
-
-
-def derived(*key: int | str) -> int:
-    """A seed of its own for every key."""
-    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7])
-
-
-def mixed_precision(options: Options, device: torch.device) -> torch.autocast:
-    wanted = options.precision == "bfloat16"
-    if wanted and not torch.amp.is_autocast_available(device.type):
-        raise ArgumentError("precision", options.precision, f"'float32' on {device}")
-    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)

@@ -112,3 +112,10 @@ def build_augment(options: Options) -> Callable[..., torch.Tensor] | None:
         return None
     crop, flip = "crop" in str(options.augment), "flip" in str(options.augment)
     return functools.partial(crop_and_flip, crop=crop, flip=flip)
+
+
+def mixed_precision(options: Options, device: torch.device) -> torch.autocast:
+    wanted = options.precision == "bfloat16"
+    if wanted and not torch.amp.is_autocast_available(device.type):
+        raise ArgumentError("precision", options.precision, f"'float32' on {device}")
+    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
