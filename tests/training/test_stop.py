@@ -37,3 +37,14 @@ def test_signals_are_left_alone_where_they_are_another_s():
     thread.start()
     thread.join()
     assert found == [(False, True)]
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with asked_to_stop() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not stop()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

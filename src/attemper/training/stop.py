@@ -27,7 +27,9 @@ def asked_to_stop(unless: bool = False) -> Iterator[Callable[[], bool]]:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None: it was set by no Python code
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    # one that is ignored, as Ctrl-C is in a script's background, stays so
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: asked
     finally:
