@@ -91,7 +91,7 @@ def test_help_shows_every_option_in_its_group_with_its_default():
 
 
 def test_the_command_line_has_not_grown_unseen(attemper):
-    assert set(cli.COMMANDS) == {"demo", "train", "data"}
+    assert set(cli.COMMANDS) == {"demo", "train", "data", "dispersion"}
     assert len(Options.model_fields) == 36
     assert attemper("--help")[0] == 0
 

@@ -1,4 +1,4 @@
-"""The command line: attemper demo, train, data."""
+"""The command line: attemper demo, train, data, dispersion."""
 
 import itertools
 import os
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from .checks import whole
 from .errors import AttemperError
 from .training.options import Data, Model, Optimisation, Options, Running, Temperature
 
@@ -92,6 +93,45 @@ def data(
     console.print(f"fingerprint {images.fingerprint}", highlight=False)
 
 
+def dispersion(
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")],
+    text: Path | None = None,
+    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024),
+    batch: int = 1,
+    seed: int = 0,
+    out: Path = Path("dispersion"),
+) -> None:
+    """Measure how the attention of a model spreads as its input grows.
+
+    Args:
+        model: A folder with a model of transformers, or its name on the hub.
+        text: A text to read from; without it random tokens are taken.
+        lengths: Numbers of tokens.
+        batch: Sequences at each length.
+        seed: Chooses the sequences.
+        out: Folder for dispersion.json and dispersion.png.
+    """
+    from .attention.dispersion_report import by_layer, report
+
+    lengths = tuple(whole("lengths", length, least=2) for length in lengths)
+    frame, made = report(model, lengths, text, whole("batch", batch), whole("seed", seed, least=0), out)
+    layers = by_layer(frame)
+    table = Table("layer", *layers.columns)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.columns[0].no_wrap = True
+    for layer, *numbers in layers.itertuples():
+        table.add_row(str(layer), *(f"{number:.3f}" for number in numbers))
+    console.print(table)
+    heads = len(frame[["layer", "head"]].drop_duplicates())
+    console.print(
+        f"{made['class']} on {made['source']}, {heads} heads; means over the heads of a layer. entropy: nats of a row "
+        "at that length; weight: the largest of a row; slope: of entropy in ln n, 1 for uniform attention, 0 where "
+        f"it does not grow. In {out}: dispersion.json, dispersion.png",
+        highlight=False,
+    )
+
+
 def progress_bars() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
@@ -148,7 +188,7 @@ def rounded(numbers: tuple[float, ...]) -> str:
 
 
 SUMMARY = "Measures what softmax temperature does inside a neural network, and sets it."
-COMMANDS: dict[str, Callable[..., None]] = {"demo": demo, "train": train, "data": data}
+COMMANDS: dict[str, Callable[..., None]] = {"demo": demo, "train": train, "data": data, "dispersion": dispersion}
 
 
 def main() -> None:

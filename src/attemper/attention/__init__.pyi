@@ -1,0 +1,1 @@
+from . import huggingface as huggingface

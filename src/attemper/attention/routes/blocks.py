@@ -1,0 +1,310 @@
+"""Attention in blocks of rows: a block's logits are made once; its statistics, temperatures and output come from them.
+
+Every case on every device, in O(keys x block) memory; for a gradient each block is made again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...knob.learned import learned_by
+from ...knob.needs import beta_of
+from ...knob.policies import Policy
+from ...knob.rows import MASKED, HeldLogits, RowStatistics, softmax_into
+from ..cases import Case
+from .places import Place, places
+from .statistics import CaseRows
+
+NAME = "blocks"
+QUERY, KEY, VALUE, BIAS, SINKS, BETA, PARAMETERS = range(7)
+# query, key, value, bias, sinks, a beta a row, and what a policy learns
+Tensors = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The logits of a block and what else its work reads; its rows have the shape (sequences, heads, queries)."""
+
+    held: HeldLogits
+    value: Tensor | None
+    beta: Tensor | None
+    first_head: int
+    seed: int | None
+
+
+Work = Callable[[Block], Sequence[Tensor]]
+
+
+def gives_output(case: Case, policy: Policy | None, needs: frozenset[str], measure: bool) -> bool:
+    return True
+
+
+def gives_rows(case: Case) -> bool:
+    return True
+
+
+def rows(case: Case) -> CaseRows:
+    return CaseRows(case, over_blocks, NAME)
+
+
+def over_blocks(work: str, case: Case, beta: Tensor | None = None) -> tuple[Tensor, ...]:
+    return apply(case, work_of(work, case), beta)
+
+
+def work_of(name: str, case: Case) -> Work:
+    """What is to be done with each block."""
+    if name == "attend":
+        return lambda block: _output(case, block, block.beta)[:1]
+    if name == "extremes":
+        return lambda block: block.held.extremes()
+    if name == "sort":
+        return lambda block: (_sorted(block, case.keys + (case.sinks is not None)),)
+    variance = name == "moments and variance"
+    return lambda block: [each for each in block.held.moments(block.beta, variance) if each is not None]
+
+
+def tempered(
+    case: Case, policy: Policy | None, detach: bool = False, layer: int | None = None, measure: bool = False
+) -> tuple[Tensor, ...]:
+    """The output under a policy; where `measure` asks, also entropy, logsumexp, mean, maximum and minimum under it."""
+
+    def work(block: Block) -> Sequence[Tensor]:
+        held, beta = block.held, None
+        if policy is not None:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not detach):
+                rows = RowStatistics(held, layer=layer, first_head=block.first_head)
+                beta = beta_of(policy, rows).to(held.top.dtype)
+        if not measure:
+            return (_output(case, block, beta)[0],)
+        with torch.no_grad():
+            extremes = RowStatistics(held).at(1.0 if beta is None else beta)
+            ends = extremes.max_logit, extremes.min_logit
+        output, weights, scaled = _output(case, block, beta)
+        with torch.no_grad():
+            moments = held.moments_under(weights.detach(), scaled.detach(), beta, False)
+        return output, moments.entropy, moments.logsumexp, moments.mean, *ends
+
+    return apply(case, work, parameters=() if detach or policy is None else tuple(learned_by(policy)))
+
+
+def apply(case: Case, work: Work, beta: Tensor | None = None, parameters: Tensors = ()) -> tuple[Tensor, ...]:
+    """What `work` gives for every block, put together; a gradient flows to all that it was made of."""
+    case = case if case.keys else _with_a_key_that_none_sees(case)
+    seed = int(torch.randint(2**62, ())) if case.dropout and case.value is not None else None
+    tensors = (*case.tensors, beta, *parameters)
+    if not torch.is_grad_enabled() or not any(each is not None and each.requires_grad for each in tensors):
+        return forward(case, work, seed, tensors)
+    outputs: tuple[Tensor, ...] = Remade.apply(case, work, seed, *tensors)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class Remade(torch.autograd.Function):
+    """Keeps nothing of a block: the backward pass makes it again."""
+
+    @staticmethod
+    def forward(ctx: Any, case: Case, work: Work, seed: int | None, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.case, ctx.work, ctx.seed = case.without_tensors(), work, seed
+        ctx.save_for_backward(*tensors)
+        return forward(case, work, seed, tensors)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        wanted = ctx.needs_input_grad[3:]
+        return None, None, None, *backward(ctx.case, ctx.work, ctx.seed, ctx.saved_tensors, wanted, gradients)
+
+
+@torch.no_grad()
+def forward(case: Case, work: Work, seed: int | None, tensors: Tensors) -> tuple[Tensor, ...]:
+    outputs: list[Tensor] = []
+    tensors = _prepared(case, tensors)
+    spaces = [torch.empty(0, dtype=case.computed_in, device=case.query.device) for _ in range(2)]
+    with torch.autocast(case.query.device.type, enabled=False):
+        for number, place in enumerate(places(case)):
+            parts = [t if t is None else t[_within(i, t, place)] for i, t in enumerate(tensors)]
+            results = work(_block(case, parts, place, seed and seed + number, spaces))
+            if not outputs:
+                outputs = [_empty(case, result) for result in results]
+            for output, result in zip(outputs, results, strict=True):
+                output[place.rows] = result
+    return tuple(outputs)
+
+
+def backward(
+    case: Case, work: Work, seed: int | None, tensors: Tensors, wanted: Sequence[bool], given: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """The gradients of the tensors, each a sum over blocks in float32 at least."""
+    query, key, value, bias, sinks = tensors[:BETA]
+    assert query is not None and key is not None
+    case = case.with_tensors(query, key, value, bias, sinks)
+    dtype = case.computed_in
+    sums = {i: torch.zeros_like(t, dtype=dtype) for i, t in enumerate(tensors) if t is not None and wanted[i]}
+    with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):
+        for number, place in enumerate(places(case)):
+            parts = [
+                t if t is None or i >= PARAMETERS else t[_within(i, t, place)].detach().to(dtype)
+                for i, t in enumerate(tensors)
+            ]
+            leaves = {i: part.requires_grad_() for i, part in enumerate(parts) if part is not None and i in sums}
+            results = work(_block(case, parts, place, seed and seed + number, None))
+            pairs = [
+                (result, gradient[place.rows].to(result.dtype))
+                for result, gradient in zip(results, given, strict=True)
+                if gradient is not None and result.requires_grad
+            ]
+            if not pairs:
+                continue
+            outputs, directions = ([pair[side] for pair in pairs] for side in (0, 1))
+            found = torch.autograd.grad(outputs, list(leaves.values()), directions, allow_unused=True)
+            for i, gradient in zip(leaves, found, strict=True):
+                if gradient is not None:
+                    sums[i][_within(i, sums[i], place)] += gradient
+    return [sums[i].to(t.dtype) if t is not None and i in sums else None for i, t in enumerate(tensors)]
+
+
+def _block(
+    case: Case, parts: Sequence[Tensor | None], place: Place, seed: int | None, spaces: list[Tensor] | None
+) -> Block:
+    query, key, value, bias, sinks, beta = parts[:PARAMETERS]
+    assert query is not None and key is not None
+    shape = (*query.shape[:3], key.shape[2])
+    rooms = None if spaces is None else [_room(spaces, i, shape) for i in range(2)]
+    logits = _logits(case, query, key, bias, place, None if rooms is None else rooms[0])
+    top = logits.detach().amax(-1)
+    dead = top <= MASKED / 2
+    top.masked_fill_(dead, 0)
+    sink = None if sinks is None else sinks.to(top.dtype)[:, None].expand(top.shape)
+    held = HeldLogits(logits.sub_(top.unsqueeze(-1)), top, dead, sink, None if rooms is None else rooms[1])
+    if case.mask is None and case.bias is None:
+        held.known_length = _lengths(case, place, top)
+        held.seen_before = min(place.queries.start + 1, place.keys.stop) if case.is_causal else place.keys.stop
+    return Block(held, value, beta, place.heads.start, seed)
+
+
+def _logits(case: Case, query: Tensor, key: Tensor, bias: Tensor | None, place: Place, room: Tensor | None) -> Tensor:
+    """(sequences, heads, queries, keys), and MASKED where a key may not be seen."""
+    keys = key.shape[2]
+    rows, columns = _by_key_head(query, key), key.flatten(0, 1).transpose(1, 2)
+    flat = None if room is None else room.view(*rows.shape[:2], keys)
+    dtype = case.computed_in
+    if rows.dtype == dtype:
+        start = rows.new_empty(()) if flat is None else flat
+        logits = torch.baddbmm(start.expand(*rows.shape[:2], keys), rows, columns, beta=0, alpha=case.scale, out=flat)
+    else:
+        product = torch.bmm(rows, columns)
+        logits = (product.to(dtype) if flat is None else flat.copy_(product)).mul_(case.scale)
+    logits = logits.view(*query.shape[:3], keys)
+    if case.softcap is not None:
+        logits = logits.div_(case.softcap).tanh_()
+        logits = logits * case.softcap if logits.requires_grad else logits.mul_(case.softcap)
+    if bias is not None:
+        logits.add_(bias.to(dtype).clamp(min=MASKED))
+    if case.mask is not None:
+        # an addition: torch fills a tenth as fast, and heads that share a mask share what is added
+        logits.add_(torch.where(case.mask[_within(BIAS, case.mask, place)], 0.0, MASKED))
+    if case.is_causal and place.queries.start < place.keys.stop:
+        # only from the first query's own key on can a key be later than a query
+        own = max(place.queries.start, place.keys.start)
+        later = _later(
+            place.queries.stop - place.queries.start, place.keys.stop - own, own - place.queries.start, logits.device
+        )
+        logits[..., own - place.keys.start :].masked_fill_(later, MASKED)
+    return logits
+
+
+def _by_key_head(rows: Tensor, key: Tensor) -> Tensor:
+    """(sequences, heads, queries, n) as (sequences * key heads, heads of one * queries, n)."""
+    sequences, heads, queries, width = rows.shape
+    return rows.reshape(sequences * key.shape[1], heads // max(key.shape[1], 1) * queries, width)
+
+
+def _later(queries: int, keys: int, offset: int, device: torch.device) -> Tensor:
+    """Whether a key, the first of which is `offset` behind the first query, is later than a query."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(1 - offset)
+
+
+def _lengths(case: Case, place: Place, top: Tensor) -> Tensor:
+    if not case.is_causal:
+        return torch.full_like(top, case.keys, dtype=torch.int64)
+    position = torch.arange(place.queries.start, place.queries.stop, device=top.device)
+    return (position + 1).clamp(max=case.keys).expand(top.shape)
+
+
+def _sorted(block: Block, width: int) -> Tensor:
+    values = block.held.sorted_logits()
+    return functional.pad(values, (0, width - values.shape[-1]), value=-torch.inf)
+
+
+def _output(case: Case, block: Block, beta: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, and the weights and the scaled logits that it was made of."""
+    held, value = block.held, block.value
+    assert value is not None
+    scaled = held.scaled(beta, last=True)
+    weights = softmax_into(held.scratch, scaled)
+    share = (~held.dead).to(weights.dtype)
+    if held.sink is not None:
+        log_total = torch.logsumexp(scaled, -1) if scaled.requires_grad else -weights.amax(-1).log()
+        top, sink = (held.top, held.sink) if beta is None else (held.top * beta, held.sink * beta)
+        share = share * torch.sigmoid(log_total + top - sink)
+    kept = weights if block.seed is None else _dropped(weights, case.dropout, block.seed)
+    flat = _by_key_head(kept.to(value.dtype), value)
+    output = torch.bmm(flat, value.flatten(0, 1)).view(*weights.shape[:-1], value.shape[-1])
+    return (output * share.unsqueeze(-1)).to(case.query.dtype), weights, scaled
+
+
+def _dropped(weights: Tensor, share: float, seed: int) -> Tensor:
+    """Weights of which a share became 0 and the others larger; the same ones for the same seed."""
+    generator = torch.Generator(weights.device).manual_seed(seed)
+    kept = torch.empty_like(weights).bernoulli_(1 - share, generator=generator)
+    return weights * kept / max(1 - share, 1e-30)
+
+
+def _within(number: int, tensor: Tensor, place: Place) -> Any:
+    """Where the block's part of a tensor lies, which of `tensors` it may be."""
+    if number in (QUERY, BETA):
+        return place.rows
+    if number in (KEY, VALUE):
+        return place.batch, place.key_heads, place.keys
+    if number == BIAS:
+        own = (*place.rows, place.keys)
+        return tuple(slice(None) if size == 1 else here for size, here in zip(tensor.shape, own, strict=True))
+    return place.heads if number == SINKS else ...
+
+
+def _prepared(case: Case, tensors: Tensors) -> Tensors:
+    """Query and key in the type that logits are computed in, once for all blocks."""
+    dtype = case.computed_in
+    query, key, value, *others = tensors
+    assert query is not None and key is not None
+    if case.precision == "exact" or query.dtype != torch.bfloat16:
+        query, key = query.to(dtype), key.to(dtype)
+    if value is not None and value.dtype == torch.float16:
+        value = value.to(dtype)
+    return query, key, value, *others
+
+
+def _room(spaces: list[Tensor], number: int, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of that shape in one of the spaces that all blocks share."""
+    size = torch.Size(shape).numel()
+    if spaces[number].numel() < size:
+        spaces[number] = spaces[number].new_empty(size)
+    return spaces[number][:size].view(shape)
+
+
+def _empty(case: Case, result: Tensor) -> Tensor:
+    sequences, heads, queries = case.query.shape[:3]
+    if result.ndim == 3:
+        return result.new_empty(sequences, heads, queries)
+    # heads beside each other, as the projection that follows reads them
+    return result.new_empty(sequences, queries, heads, result.shape[-1]).transpose(1, 2)
+
+
+def _with_a_key_that_none_sees(case: Case) -> Case:
+    nobody = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=case.query.device)
+    key = functional.pad(case.key, (0, 0, 0, 1))
+    value = None if case.value is None else functional.pad(case.value, (0, 0, 0, 1))
+    return replace(case, key=key, value=value, mask=nobody, bias=None)
