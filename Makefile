@@ -17,6 +17,7 @@ check: .venv/ready-to-test
 
 bench: .venv/ready-to-test
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/attention.py
 
 clean:
 	rm -rf .venv

@@ -22,6 +22,10 @@ def test_importing_it_loads_nothing_heavy():
 
 def test_every_public_name_is_there():
     assert {"softmax", "entropy", "TemperedCrossEntropy", "Learned", "schedules", "data", "models"} <= set(at.__all__)
+    assert {"attention", "attention_statistics", "RowStatistics", "adaptive_softmax", "tempering"} <= set(at.__all__)
+    assert {"watching", "huggingface", "dispersion", "PerHead", "save_policy", "load_policy"} <= set(at.__all__)
+    policies = {"Constant", "Adaptive", "EntropyTarget", "LogLength", "SSMax", "Yarn", "Llama4", "CriticalScale"}
+    assert policies <= set(at.__all__)
     for name in at.__all__:
         assert getattr(at, name) is not None
     for room, names in ((at.data, {"load", "describe", "corrupt"}), (at.models, {"build"})):
@@ -30,14 +34,40 @@ def test_every_public_name_is_there():
             assert getattr(room, name) is not None
 
 
-@pytest.mark.parametrize(
-    "first", ["import attemper.knob.softmax", "import attemper.data.load", "import attemper.models.build", "at.softmax"]
+NAMES = (
+    "at.softmax.__name__",
+    "at.data.load.__name__",
+    "at.models.build.__name__",
+    "at.attention.__name__",
+    "at.dispersion.__name__",
+    "at.huggingface.temper.__name__",
 )
-def test_a_name_is_the_function_whatever_was_imported_before(first):
-    code = (
-        f"import attemper as at; {first}; print(at.softmax.__name__, at.data.load.__name__, at.models.build.__name__)"
-    )
-    assert in_a_new_process(code) == "softmax load build"
+FIRST = (
+    "import attemper.knob.softmax",
+    "import attemper.data.load",
+    "import attemper.models.build",
+    "at.softmax",
+    "import attemper.attention",
+    "import attemper.attention.functional",
+    "import attemper.attention.dispersion",
+    "from attemper.attention import huggingface",
+    "at.attention",
+    "at.huggingface",
+    "at.dispersion",
+    "at.attention_statistics; import attemper.attention.huggingface",
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "order"),
+    # a process each: they take a second
+    [(first, NAMES[:: 1 if number % 2 else -1]) for number, first in enumerate(FIRST)],
+    ids=FIRST,
+)
+def test_a_name_is_the_function_whatever_was_imported_before(first, order):
+    code = f"import attemper as at; {first}; print({', '.join(order)})"
+    expected = ["softmax", "load", "build", "attention", "dispersion", "temper"]
+    assert in_a_new_process(code).split() == (expected if order == NAMES else expected[::-1])
 
 
 def test_a_name_that_is_not_there():
@@ -67,6 +97,7 @@ def test_the_constraints_pin_all_that_is_asked_for_and_no_build_of_torch():
 def test_rooms_import_only_what_stands_before_them():
     may = {
         "knob": set(),
+        "attention": {"knob"},
         "gauge": {"knob"},
         "models": {"knob"},
         "data": set(),

@@ -221,3 +221,22 @@ def test_the_report_reads_a_text(gpt2, tmp_path):
         report(str(tmp_path / "model"), (8,), tmp_path / "nothing.txt", 1, 0, tmp_path / "out")
     with pytest.raises(FileError, match="cannot load the model"):
         report(str(tmp_path / "nothing"), (8,), None, 1, 0, tmp_path / "out")
+
+
+MODELS = ("llama", "gpt2", "bert", "t5", "gemma2", "gemma3", "qwen2", "qwen3", "mistral", "vit", "gpt_oss")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_model_is_measured_and_bounded_where_it_can_be(name, hf):
+    model = hf.build(name)
+    lengths = (14,) if name == "vit" else (8, 14)
+    frame = at.dispersion(model, {n: hf.inputs(name, length=n) for n in lengths})
+    layers = 6 if name == "t5" else 2
+    assert len(frame) == layers * 4 * len(lengths)
+    assert frame.entropy.between(0, np.log(frame["keys"]) + (0.7 if name == "gpt_oss" else 1e-5)).all()
+    # norms (qwen3, gemma3), biases (t5) and a sink, which is no product, leave the bound open
+    bounded = frame[frame.spread_bound.notna()]
+    expected = {"qwen3": 0, "gemma3": 0, "gpt_oss": 0, "t5": 2 * 4 * len(lengths)}
+    assert len(bounded) == expected.get(name, len(frame))
+    assert (bounded.logit_spread <= bounded.spread_bound).all()
+    assert model.config._attn_implementation == "eager"

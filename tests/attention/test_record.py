@@ -205,3 +205,22 @@ def test_what_is_kept_of_a_call_does_not_grow_with_its_length():
     assert [s.shape for s in sums] == [(3, 7), (3, 7)]
     assert [s.untyped_storage().nbytes() for s in sums] == [3 * 7 * 8] * 2
     assert sums[0].dtype == torch.float64
+
+
+def test_a_model_whose_attention_nobody_sees_is_warned_about(recwarn):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+    )
+    model = transformers.LlamaModel(config)
+    model.set_attn_implementation("eager")
+    ids = torch.zeros(1, 4, dtype=torch.long)
+    with pytest.warns(UserWarning, match="saw no attention of LlamaModel.*at.huggingface.temper"), at.watching(model):
+        model(ids)
+    at.huggingface.temper(model, at.Constant(1.0))
+    with at.watching(model) as record:
+        model(ids)
+    assert len(record) == 1
+    with at.watching(model):
+        pass
+    assert not [w for w in recwarn if "saw no attention" in str(w.message)]

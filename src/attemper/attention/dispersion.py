@@ -30,7 +30,7 @@ def dispersion(model: nn.Module, inputs: Mapping[int, Any]) -> "pd.DataFrame":
     a causal model is measured at its full length; `keys` is how many they see in the mean. The other columns are means
     over them too: entropy in nats, normalised_entropy (entropy / ln keys), largest_weight and logit_spread, and
     spread_bound, which the spread cannot exceed (2 scale sigma_max(Q) sigma_max(K) max|y| max|x|: NaN where biases,
-    norms or an unknown layout stand between). `frame.attrs["slopes"]` lists for each layer and head the slope of
+    sinks, norms or an unknown layout stand between). `frame.attrs["slopes"]` lists for each layer and head the slope of
     entropy in ln keys with its standard error: 1 is an entropy that grows as a uniform row's does, 0 one that stays.
 
     The model runs in evaluation mode without gradients and is left as it was.
@@ -132,7 +132,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _reachable(model: nn.Module) -> Iterator[set[str]]:
     """A model of transformers computes attention in ways of its own, some of which nobody sees: for the time being it
-    takes ours. The names that fill are those of modules whose logits have a bias."""
+    takes ours. The names that fill are those of modules whose logits have a bias or a sink."""
     biased: set[str] = set()
     if not any(base.__module__.startswith("transformers.") for m in model.modules() for base in type(m).__mro__):
         yield biased
@@ -143,7 +143,8 @@ def _reachable(model: nn.Module) -> Iterator[set[str]]:
     names = {module: name for name, module in model.named_modules()}
 
     def listen(module: nn.Module, case: Any) -> None:
-        if case.bias is not None and bool((case.bias.isfinite() & (case.bias != 0)).any()):
+        bias = case.bias
+        if case.sinks is not None or (bias is not None and bool((bias.isfinite() & (bias != 0)).any())):
             biased.add(names[module])
 
     backend.listeners.append(listen)

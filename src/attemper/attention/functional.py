@@ -7,6 +7,7 @@ from ..knob.policies import Adaptive, Constant, Policy
 from ..knob.rows import RowMoments, RowStatistics, Source
 from .cases import Case, asked
 from .routes import for_output, for_rows
+from .stacks import tell, watched
 
 PUBLISHED = Adaptive()
 
@@ -57,7 +58,10 @@ def attention(
         precision=precision,
         check=check,
     )
-    return tempered(case, policy, detach=detach)[0]
+    output, rows = tempered(case, policy, detach=detach, measure=watched())
+    if rows is not None:
+        tell(rows)
+    return output
 
 
 def attention_statistics(

@@ -1,6 +1,7 @@
 """Attention of models one already has: tempered, or watched, while a context lasts."""
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import TracebackType
@@ -90,6 +91,12 @@ def _watching(model: nn.Module | None, choose: Callable[[RowStatistics], Tensor]
         record = Record(names, running, choose)
         with told(record), _intercepted():
             yield record
+        if model is not None and running is not None and running.ran and not record:
+            warnings.warn(
+                f"watching saw no attention of {type(model).__name__}: it may be written out as matrix products, as the"
+                " eager attention of transformers is. at.huggingface.temper(model, at.Constant(1.0)) makes that visible",
+                stacklevel=4,
+            )
 
 
 class _Interception(TorchFunctionMode):

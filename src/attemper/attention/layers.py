@@ -26,6 +26,7 @@ class Running(threading.local):
 
     def __init__(self) -> None:
         self.modules: list[nn.Module] = []
+        self.ran = False
 
     def innermost(self, among: Container[nn.Module]) -> nn.Module | None:
         return next((module for module in reversed(self.modules) if module in among), None)
@@ -38,6 +39,7 @@ def following(model: nn.Module) -> Iterator[Running]:
 
     def enter(module: nn.Module, _: object) -> None:
         running.modules.append(module)
+        running.ran = True
 
     def leave(module: nn.Module, _: object, __: object) -> None:
         # it was not entered where a hook of the user's failed first

@@ -35,6 +35,10 @@ class Record:
         """Adds a call whose rows have the shape (batch, heads, queries)."""
         self._calls.append((self._layer(module), _sums(rows, self._choose)))
 
+    def __len__(self) -> int:
+        """The number of calls."""
+        return len(self._calls)
+
     def to_frame(self) -> "pd.DataFrame":
         """A DataFrame with a row per call and head.
 

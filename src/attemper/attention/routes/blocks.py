@@ -78,14 +78,13 @@ def tempered(
             with torch.set_grad_enabled(torch.is_grad_enabled() and not detach):
                 rows = RowStatistics(held, layer=layer, first_head=block.first_head)
                 beta = beta_of(policy, rows).to(held.top.dtype)
-        if not measure:
+        if not measure or torch.is_grad_enabled():
+            # a block that is made again for its gradient has been measured
             return (_output(case, block, beta)[0],)
-        with torch.no_grad():
-            extremes = RowStatistics(held).at(1.0 if beta is None else beta)
-            ends = extremes.max_logit, extremes.min_logit
+        extremes = RowStatistics(held).at(1.0 if beta is None else beta)
+        ends = extremes.max_logit, extremes.min_logit
         output, weights, scaled = _output(case, block, beta)
-        with torch.no_grad():
-            moments = held.moments_under(weights.detach(), scaled.detach(), beta, False)
+        moments = held.moments_under(weights, scaled, beta, False)
         return output, moments.entropy, moments.logsumexp, moments.mean, *ends
 
     return apply(case, work, parameters=() if detach or policy is None else tuple(learned_by(policy)))
@@ -122,9 +121,12 @@ class Remade(torch.autograd.Function):
 def forward(case: Case, work: Work, seed: int | None, tensors: Tensors) -> tuple[Tensor, ...]:
     outputs: list[Tensor] = []
     tensors = _prepared(case, tensors)
-    spaces = [torch.empty(0, dtype=case.computed_in, device=case.query.device) for _ in range(2)]
+    all_places = list(places(case))
+    # one that grew with the blocks would be fresh memory every time
+    size = max(place.size for place in all_places)
+    spaces = [torch.empty(size, dtype=case.computed_in, device=case.query.device) for _ in range(2)]
     with torch.autocast(case.query.device.type, enabled=False):
-        for number, place in enumerate(places(case)):
+        for number, place in enumerate(all_places):
             parts = [t if t is None else t[_within(i, t, place)] for i, t in enumerate(tensors)]
             results = work(_block(case, parts, place, seed and seed + number, spaces))
             if not outputs:
@@ -153,7 +155,7 @@ def backward(
             results = work(_block(case, parts, place, seed and seed + number, None))
             pairs = [
                 (result, gradient[place.rows].to(result.dtype))
-                for result, gradient in zip(results, given, strict=True)
+                for result, gradient in zip(results, given, strict=False)
                 if gradient is not None and result.requires_grad
             ]
             if not pairs:
@@ -172,7 +174,7 @@ def _block(
     query, key, value, bias, sinks, beta = parts[:PARAMETERS]
     assert query is not None and key is not None
     shape = (*query.shape[:3], key.shape[2])
-    rooms = None if spaces is None else [_room(spaces, i, shape) for i in range(2)]
+    rooms = None if spaces is None else [space[: place.size].view(shape) for space in spaces]
     logits = _logits(case, query, key, bias, place, None if rooms is None else rooms[0])
     top = logits.detach().amax(-1)
     dead = top <= MASKED / 2
@@ -285,14 +287,6 @@ def _prepared(case: Case, tensors: Tensors) -> Tensors:
     if value is not None and value.dtype == torch.float16:
         value = value.to(dtype)
     return query, key, value, *others
-
-
-def _room(spaces: list[Tensor], number: int, shape: tuple[int, ...]) -> Tensor:
-    """A tensor of that shape in one of the spaces that all blocks share."""
-    size = torch.Size(shape).numel()
-    if spaces[number].numel() < size:
-        spaces[number] = spaces[number].new_empty(size)
-    return spaces[number][:size].view(shape)
 
 
 def _empty(case: Case, result: Tensor) -> Tensor:

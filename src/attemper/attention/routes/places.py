@@ -1,5 +1,6 @@
 """How a case is cut into blocks."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from ..cases import Case
 # logits a block holds: for each thread what a core's cache holds, on a GPU what fills it
 FOR_A_THREAD, FOR_A_GPU = 2**19, 2**25
 # of fewer rows a matrix product is slow
-ROWS = 64
+ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class Place:
     @property
     def heads(self) -> slice:
         return slice(self.key_heads.start * self.group, self.key_heads.stop * self.group)
+
+    @property
+    def size(self) -> int:
+        """The number of its logits."""
+        return math.prod(side.stop - side.start for side in (*self.rows, self.keys))
 
     @property
     def rows(self) -> tuple[slice, slice, slice]:
