@@ -311,8 +311,8 @@ def memory_line() -> None:
     for what in ("attention", "statistics"):
         done = subprocess.run([sys.executable, "-c", code, what], capture_output=True, text=True, check=True)
         print(
-            f"\nn = 32768, one head, causal, {what}: at its peak the process is larger by {float(done.stdout):.1f} times"
-            " the query's size (8 MiB), the output included; one matrix of logits is 512 of them."
+            f"\nn = 32768, one head, causal, {what}: the process grows by {float(done.stdout):.1f} times at most"
+            " the query's size (8 MiB, the output included); one matrix of logits is 512 of them."
         )
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import attemper as at
-from attemper.errors import ArgumentError
+from attemper.errors import ArgumentError, AttemperError
 
 Q, K, V = torch.randn(3, 2, 4, 6, 8).unbind()
 
@@ -89,9 +89,9 @@ def test_measured_rows_say_what_they_no_longer_have():
     from attemper.attention.functional import tempered
 
     _, rows = tempered(asked(Q, K, V), None, measure=True)
-    with pytest.raises(NotImplementedError, match="no logits left"):
+    with pytest.raises(AttemperError, match="no logits left"):
         rows.sorted_logits()
-    with pytest.raises(NotImplementedError, match="at their own temperature alone"):
+    with pytest.raises(AttemperError, match="at their own temperature alone"):
         _ = rows.at(2.0).entropy
 
 

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ..errors import AttemperError
 from ..knob.needs import needs_of
 from ..knob.policies import Adaptive, Constant, Policy
 from ..knob.rows import RowMoments, RowStatistics, Source
@@ -131,7 +132,7 @@ class Measured:
 
     def moments(self, beta: Tensor | None, variance: bool) -> RowMoments:
         if beta is not None or variance:
-            raise NotImplementedError("rows that were measured on the way are known at their own temperature alone")
+            raise AttemperError("at: rows that were measured on the way are known at their own temperature alone")
         return self._moments
 
     def extremes(self) -> tuple[Tensor, Tensor]:
@@ -139,7 +140,7 @@ class Measured:
         return largest, smallest
 
     def sorted_logits(self) -> Tensor:
-        raise NotImplementedError("rows that were measured on the way have no logits left")
+        raise AttemperError("sorted_logits: rows that were measured on the way have no logits left")
 
 
 class AsCalled:

@@ -94,7 +94,7 @@ def _watching(model: nn.Module | None, choose: Callable[[RowStatistics], Tensor]
         if model is not None and running is not None and running.ran and not record:
             warnings.warn(
                 f"watching saw no attention of {type(model).__name__}: it may be written out as matrix products, as the"
-                " eager attention of transformers is. at.huggingface.temper(model, at.Constant(1.0)) makes that visible",
+                " eager attention of transformers is. at.huggingface.temper(model, at.Constant(1.0)) makes it visible",
                 stacklevel=4,
             )
 

@@ -87,7 +87,8 @@ def tempered(
         moments = held.moments_under(weights, scaled, beta, False)
         return output, moments.entropy, moments.logsumexp, moments.mean, *ends
 
-    return apply(case, work, parameters=() if detach or policy is None else tuple(learned_by(policy)))
+    learns = torch.is_grad_enabled() and not detach
+    return apply(case, work, parameters=tuple(learned_by(policy)) if learns else ())
 
 
 def apply(case: Case, work: Work, beta: Tensor | None = None, parameters: Tensors = ()) -> tuple[Tensor, ...]:

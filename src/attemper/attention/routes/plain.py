@@ -25,7 +25,6 @@ def gives_output(case: Case, policy: Policy | None, needs: frozenset[str], measu
         and not (case.mask is not None and case.is_causal and not on_cpu)
         and case.value is not None
         and case.value.shape[3] == case.query.shape[3]
-        and case.key.shape[0] == case.query.shape[0]
         and min(case.keys, *case.query.shape) > 0
     )
 
