@@ -162,6 +162,11 @@ def test_a_tempered_model_is_measured_as_it_runs(gpt2):
     tempered = at.dispersion(gpt2, given)
     np.testing.assert_allclose(tempered[:6].logit_spread[::3], 10 * plain[:6].logit_spread[::3], rtol=0.5)
     assert (tempered.entropy < plain.entropy).all()
+    assert plain.spread_bound.notna().all()
+    assert tempered.spread_bound.isna().all()
+    at.huggingface.untemper(gpt2)
+    with at.tempering(at.Constant(0.1)):
+        assert at.dispersion(gpt2, given).spread_bound.isna().all()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ..knob.policies import Constant
 from ..knob.rows import RowStatistics
 from .intercept import watching
 from .spread_bound import reading_projections
+from .stacks import innermost
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +31,7 @@ def dispersion(model: nn.Module, inputs: Mapping[int, Any]) -> "pd.DataFrame":
     a causal model is measured at its full length; `keys` is how many they see in the mean. The other columns are means
     over them too: entropy in nats, normalised_entropy (entropy / ln keys), largest_weight and logit_spread, and
     spread_bound, which the spread cannot exceed (2 scale sigma_max(Q) sigma_max(K) max|y| max|x|: NaN where biases,
-    sinks, norms or an unknown layout stand between). `frame.attrs["slopes"]` lists for each layer and head the slope of
+    sinks, norms, a temperature or an unknown layout stand between). `frame.attrs["slopes"]` lists for each layer and head the slope of
     entropy in ln keys with its standard error: 1 is an entropy that grows as a uniform row's does, 0 one that stays.
 
     The model runs in evaluation mode without gradients and is left as it was.
@@ -47,19 +48,21 @@ def dispersion(model: nn.Module, inputs: Mapping[int, Any]) -> "pd.DataFrame":
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(_evaluating(model))
+        # a temperature multiplies the logits, and the projections know nothing of it
+        tempered = innermost() is not None or _has_policy(model)
         biased = stack.enter_context(_reachable(model))
         for length in sorted(inputs):
             with watching(model, choose=_longest) as record, reading_projections(model) as projections:
                 _call(model, inputs[length])
+                if not record:
+                    accepted = "a model that calls scaled_dot_product_attention, nn.MultiheadAttention or transformers'"
+                    raise ArgumentError("model", f"{type(model).__name__}, in which no attention was seen", accepted)
             frame = record.to_frame()
-            if frame.empty:
-                accepted = "a model that calls scaled_dot_product_attention, nn.MultiheadAttention or transformers' own"
-                raise ArgumentError("model", f"{type(model).__name__}, in which no attention was seen", accepted)
             frame.insert(0, "n", length)
             bounds = {
                 name: found.bounds(int(frame["head"][frame.layer == name].max()) + 1).tolist()
                 for name, found in projections.items()
-                if name not in biased and (frame.layer == name).any()
+                if not tempered and name not in biased and (frame.layer == name).any()
             }
             frame["spread_bound"] = [
                 bounds[layer][head] if layer in bounds else np.nan
@@ -118,6 +121,11 @@ def _call(model: nn.Module, given: Any) -> None:
         model(given)
 
 
+def _has_policy(model: nn.Module) -> bool:
+    """Whether it was tempered by `at.huggingface.temper`."""
+    return any("_attemper" in module.__dict__ for module in model.modules())
+
+
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
@@ -149,7 +157,7 @@ def _reachable(model: nn.Module) -> Iterator[set[str]]:
 
     backend.listeners.append(listen)
     try:
-        if pretrained(model) and not any("_attemper" in module.__dict__ for module in model.modules()):
+        if pretrained(model) and not _has_policy(model):
             with switched(model, Constant(1.0)):
                 yield biased
         else:
