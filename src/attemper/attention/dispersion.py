@@ -31,8 +31,9 @@ def dispersion(model: nn.Module, inputs: Mapping[int, Any]) -> "pd.DataFrame":
     a causal model is measured at its full length; `keys` is how many they see in the mean. The other columns are means
     over them too: entropy in nats, normalised_entropy (entropy / ln keys), largest_weight and logit_spread, and
     spread_bound, which the spread cannot exceed (2 scale sigma_max(Q) sigma_max(K) max|y| max|x|: NaN where biases,
-    sinks, norms, a temperature or an unknown layout stand between). `frame.attrs["slopes"]` lists for each layer and head the slope of
-    entropy in ln keys with its standard error: 1 is an entropy that grows as a uniform row's does, 0 one that stays.
+    sinks, norms, a temperature or an unknown layout stand between). `frame.attrs["slopes"]` lists for each layer and
+    head the slope of entropy in ln keys with its standard error: 1 where entropy grows as a uniform row's does, 0 where
+    it stays.
 
     The model runs in evaluation mode without gradients and is left as it was.
 
