@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import attemper as at
 from attemper.attention.cases import asked
-from attemper.attention.routes import blocks, compiled, for_output, places, plain, reference
+from attemper.attention.functional import tempered
+from attemper.attention.routes import blocks, compiled, for_output, for_rows, places, plain, reference
 from attemper.knob.needs import needs_of
 
 INF = math.inf
@@ -197,15 +198,53 @@ def statistics_agree_with_float64(case, way):
     close(found.sorted_logits(), rows.sorted_logits(), error * largest(rows.max_logit))
 
 
-@pytest.mark.parametrize("way", [blocks, compiled], ids=["blocks", "operators"])
-def test_four_hundred_cases_agree_with_float64(way, small_blocks):
-    @settings(max_examples=400)
+class Chosen:
+    """Whichever route the package itself takes."""
+
+    @staticmethod
+    def tempered(case, policy, detach, layer, measure):
+        output, used = tempered(case, policy, detach=detach, layer=layer, measure=measure)
+        return (output, *(getattr(used, field) for field in MEASURED)) if measure else (output,)
+
+    @staticmethod
+    def rows(case):
+        return for_rows(case).rows(case)
+
+
+@pytest.mark.parametrize("way", [blocks, compiled, Chosen], ids=["blocks", "operators", "chosen"])
+def test_three_hundred_cases_agree_with_float64(way, small_blocks):
+    @settings(max_examples=300)
     @given(cases(), st.sampled_from(sorted(POLICIES)), st.booleans())
     def check(case, name, measure):
         agree_with_float64(case_of(case), name, way, measure)
         statistics_agree_with_float64(case_of(case), way)
 
     check()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_sequences_that_are_padded_differently(side, small_blocks, monkeypatch):
+    monkeypatch.setattr(places, "FOR_A_THREAD", 10**6)
+    seen = torch.arange(9)[None] < torch.tensor([[2], [9], [5]])
+    mask = (seen.flip(1) if side == "left" else seen)[:, None, None]
+    query, key, value = torch.randn(3, 3, 2, 9, 4).unbind()
+    expected = reference.attend(asked(query, key, value, mask), None)
+    close(at.attention(query, key, value, mask, policy=at.LogLength(100), softcap=1e6), expected, 1e-5)
+    assert at.attention_statistics(query, key, mask).length[:, 0, 0].tolist() == [2, 9, 5]
+
+
+@pytest.mark.parametrize("policy", [at.Constant(0.5), at.LogLength(2), at.Adaptive()])
+def test_a_temperature_divides_a_bias_too(policy):
+    query, key, value, bias = (
+        torch.randn(1, 2, 5, 4),
+        torch.randn(1, 2, 7, 4),
+        torch.randn(1, 2, 7, 4),
+        torch.randn(5, 7),
+    )
+    case = asked(query, key, value, bias)
+    beta = policy.inverse_temperature(at.RowStatistics(reference.rows(case)))
+    assert beta.max() > 1.2
+    close(at.attention(query, key, value, bias, policy=policy), reference.attend(case, beta), 1e-5)
 
 
 @settings(max_examples=300)

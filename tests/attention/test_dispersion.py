@@ -104,6 +104,42 @@ def test_no_spread_exceeds_its_bound_and_one_case_reaches_it():
     assert first.logit_spread.item() == pytest.approx(first.spread_bound.item(), rel=1e-5)
 
 
+def test_biases_of_the_projections_count_in_the_bound():
+    model = Attention()
+    with torch.no_grad():
+        for projection in (model.q_proj, model.k_proj):
+            projection.weight.copy_(torch.eye(6))
+            projection.bias.copy_(5 * torch.tensor([1.0, 0, 0, 1, 0, 0]))
+    x = torch.zeros(1, 4, 6)
+    x[0, :, 0] = torch.tensor([0.1, -0.1, 0.1, -0.1])
+    frame = at.dispersion(model, {4: x})
+    # of the first head: (5.1, 0, 0) times a difference of 0.2, which is more than 2 * 26 * 0.01 / sqrt(3) without them
+    assert frame.logit_spread.max() == pytest.approx(5.0 * 0.2 / math.sqrt(3), rel=0.03)
+    assert frame.logit_spread.max() > 2 * 26 * 0.01 / math.sqrt(3)
+    assert (frame.logit_spread <= frame.spread_bound).all()
+
+
+def test_heads_that_share_a_key_share_its_part_of_the_bound():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2,
+    )  # fmt: skip
+    model = transformers.LlamaModel(config)
+    layer = model.layers[0].self_attn
+    with torch.no_grad():
+        layer.k_proj.weight[8:] *= 100
+    bounds = at.dispersion(model, {8: tokens(8)}).spread_bound.tolist()
+    tops = [
+        [torch.linalg.svdvals(part.detach())[0].item() for part in projection.weight.split(8)]
+        for projection in (layer.q_proj, layer.k_proj)
+    ]
+    ratios = [
+        bound / (query * tops[1][head // 2]) for head, (bound, query) in enumerate(zip(bounds, tops[0], strict=True))
+    ]
+    assert ratios == pytest.approx([ratios[0]] * 4, rel=1e-5)
+
+
 def test_it_leaves_the_model_as_it_was():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, dropout=0.5, batch_first=True), 2)
     encoder.layers[0].eval()

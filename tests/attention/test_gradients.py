@@ -112,6 +112,24 @@ def test_detach_stops_the_gradient_at_beta(tensors):
     assert (found[0] - through[0]).abs().max() > 1e-3
 
 
+def test_detach_stops_what_a_policy_learns_and_what_is_compiled(tensors):
+    query, key, value, *_ = tensors
+    scale = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    for softcap in (None, 3.0):
+        options = {"enable_gqa": True, "softcap": softcap, "policy": at.SSMax(scale)}
+        through, stopped = (at.attention(query, key, value[..., :3], **options, detach=d) for d in (False, True))
+        torch.testing.assert_close(through, stopped)
+        assert torch.autograd.grad(through.square().sum(), scale)[0].abs().max() > 1e-4
+        (found,) = torch.autograd.grad(stopped.square().sum(), scale, allow_unused=True)
+        assert found is None or found.abs().max() == 0
+    function = rich(at.Adaptive(), detach=True)
+    whole = torch.compile(function, backend="aot_eager", fullgraph=True)
+    found = torch.autograd.grad(whole(*tensors).square().sum(), tensors)
+    expected = torch.autograd.grad(function(*tensors).square().sum(), tensors)
+    for mine, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("make", ["parameter", "module", "in a table"])
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_a_policy_learns(make, softcap, tensors):

@@ -4,7 +4,7 @@ Every case on every device, in O(keys x block) memory; for a gradient each block
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,28 +14,13 @@ from torch.nn import functional
 from ...knob.learned import learned_by
 from ...knob.needs import beta_of
 from ...knob.policies import Policy
-from ...knob.rows import MASKED, HeldLogits, RowStatistics, softmax_into
+from ...knob.rows import RowStatistics, softmax_into
 from ..cases import Case
-from .places import Place, places
+from .block import BETA, PARAMETERS, Block, Tensors, block_of, by_key_head, prepared, within
+from .places import places
 from .statistics import CaseRows
 
 NAME = "blocks"
-QUERY, KEY, VALUE, BIAS, SINKS, BETA, PARAMETERS = range(7)
-# query, key, value, bias, sinks, a beta a row, and what a policy learns
-Tensors = tuple[Tensor | None, ...]
-
-
-@dataclass(frozen=True)
-class Block:
-    """The logits of a block and what else its work reads; its rows have the shape (sequences, heads, queries)."""
-
-    held: HeldLogits
-    value: Tensor | None
-    beta: Tensor | None
-    first_head: int
-    seed: int | None
-
-
 Work = Callable[[Block], Sequence[Tensor]]
 
 
@@ -121,15 +106,15 @@ class Remade(torch.autograd.Function):
 @torch.no_grad()
 def forward(case: Case, work: Work, seed: int | None, tensors: Tensors) -> tuple[Tensor, ...]:
     outputs: list[Tensor] = []
-    tensors = _prepared(case, tensors)
+    tensors = prepared(case, tensors)
     all_places = list(places(case))
     # one that grew with the blocks would be fresh memory every time
     size = max(place.size for place in all_places)
     spaces = [torch.empty(size, dtype=case.computed_in, device=case.query.device) for _ in range(2)]
     with torch.autocast(case.query.device.type, enabled=False):
         for number, place in enumerate(all_places):
-            parts = [t if t is None else t[_within(i, t, place)] for i, t in enumerate(tensors)]
-            results = work(_block(case, parts, place, seed and seed + number, spaces))
+            parts = [t if t is None else t[within(i, t, place)] for i, t in enumerate(tensors)]
+            results = work(block_of(case, parts, place, seed and seed + number, spaces))
             if not outputs:
                 outputs = [_empty(case, result) for result in results]
             for output, result in zip(outputs, results, strict=True):
@@ -149,11 +134,11 @@ def backward(
     with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):
         for number, place in enumerate(places(case)):
             parts = [
-                t if t is None or i >= PARAMETERS else t[_within(i, t, place)].detach().to(dtype)
+                t if t is None or i >= PARAMETERS else t[within(i, t, place)].detach().to(dtype)
                 for i, t in enumerate(tensors)
             ]
             leaves = {i: part.requires_grad_() for i, part in enumerate(parts) if part is not None and i in sums}
-            results = work(_block(case, parts, place, seed and seed + number, None))
+            results = work(block_of(case, parts, place, seed and seed + number, None))
             pairs = [
                 (result, gradient[place.rows].to(result.dtype))
                 for result, gradient in zip(results, given, strict=False)
@@ -165,76 +150,8 @@ def backward(
             found = torch.autograd.grad(outputs, list(leaves.values()), directions, allow_unused=True)
             for i, gradient in zip(leaves, found, strict=True):
                 if gradient is not None:
-                    sums[i][_within(i, sums[i], place)] += gradient
+                    sums[i][within(i, sums[i], place)] += gradient
     return [sums[i].to(t.dtype) if t is not None and i in sums else None for i, t in enumerate(tensors)]
-
-
-def _block(
-    case: Case, parts: Sequence[Tensor | None], place: Place, seed: int | None, spaces: list[Tensor] | None
-) -> Block:
-    query, key, value, bias, sinks, beta = parts[:PARAMETERS]
-    assert query is not None and key is not None
-    shape = (*query.shape[:3], key.shape[2])
-    rooms = None if spaces is None else [space[: place.size].view(shape) for space in spaces]
-    logits = _logits(case, query, key, bias, place, None if rooms is None else rooms[0])
-    top = logits.detach().amax(-1)
-    dead = top <= MASKED / 2
-    top.masked_fill_(dead, 0)
-    sink = None if sinks is None else sinks.to(top.dtype)[:, None].expand(top.shape)
-    held = HeldLogits(logits.sub_(top.unsqueeze(-1)), top, dead, sink, None if rooms is None else rooms[1])
-    if case.mask is None and case.bias is None:
-        held.known_length = _lengths(case, place, top)
-        held.seen_before = min(place.queries.start + 1, place.keys.stop) if case.is_causal else place.keys.stop
-    return Block(held, value, beta, place.heads.start, seed)
-
-
-def _logits(case: Case, query: Tensor, key: Tensor, bias: Tensor | None, place: Place, room: Tensor | None) -> Tensor:
-    """(sequences, heads, queries, keys), and MASKED where a key may not be seen."""
-    keys = key.shape[2]
-    rows, columns = _by_key_head(query, key), key.flatten(0, 1).transpose(1, 2)
-    flat = None if room is None else room.view(*rows.shape[:2], keys)
-    dtype = case.computed_in
-    if rows.dtype == dtype:
-        start = rows.new_empty(()) if flat is None else flat
-        logits = torch.baddbmm(start.expand(*rows.shape[:2], keys), rows, columns, beta=0, alpha=case.scale, out=flat)
-    else:
-        product = torch.bmm(rows, columns)
-        logits = (product.to(dtype) if flat is None else flat.copy_(product)).mul_(case.scale)
-    logits = logits.view(*query.shape[:3], keys)
-    if case.softcap is not None:
-        logits = logits.div_(case.softcap).tanh_()
-        logits = logits * case.softcap if logits.requires_grad else logits.mul_(case.softcap)
-    if bias is not None:
-        logits.add_(bias.to(dtype).clamp(min=MASKED))
-    if case.mask is not None:
-        # an addition: torch fills a tenth as fast, and heads that share a mask share what is added
-        logits.add_(torch.where(case.mask[_within(BIAS, case.mask, place)], 0.0, MASKED))
-    if case.is_causal and place.queries.start < place.keys.stop:
-        # only from the first query's own key on can a key be later than a query
-        own = max(place.queries.start, place.keys.start)
-        later = _later(
-            place.queries.stop - place.queries.start, place.keys.stop - own, own - place.queries.start, logits.device
-        )
-        logits[..., own - place.keys.start :].masked_fill_(later, MASKED)
-    return logits
-
-
-def _by_key_head(rows: Tensor, key: Tensor) -> Tensor:
-    """(sequences, heads, queries, n) as (sequences * key heads, heads of one * queries, n)."""
-    sequences, heads, queries, width = rows.shape
-    return rows.reshape(sequences * key.shape[1], heads // max(key.shape[1], 1) * queries, width)
-
-
-def _later(queries: int, keys: int, offset: int, device: torch.device) -> Tensor:
-    """Whether a key, the first of which is `offset` behind the first query, is later than a query."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(1 - offset)
-
-
-def _lengths(case: Case, place: Place, top: Tensor) -> Tensor:
-    if not case.is_causal:
-        return torch.full_like(top, case.keys, dtype=torch.int64)
-    position = torch.arange(place.queries.start, place.queries.stop, device=top.device)
-    return (position + 1).clamp(max=case.keys).expand(top.shape)
 
 
 def _sorted(block: Block, width: int) -> Tensor:
@@ -254,7 +171,7 @@ def _output(case: Case, block: Block, beta: Tensor | None) -> tuple[Tensor, Tens
         top, sink = (held.top, held.sink) if beta is None else (held.top * beta, held.sink * beta)
         share = share * torch.sigmoid(log_total + top - sink)
     kept = weights if block.seed is None else _dropped(weights, case.dropout, block.seed)
-    flat = _by_key_head(kept.to(value.dtype), value)
+    flat = by_key_head(kept.to(value.dtype), value)
     output = torch.bmm(flat, value.flatten(0, 1)).view(*weights.shape[:-1], value.shape[-1])
     return (output * share.unsqueeze(-1)).to(case.query.dtype), weights, scaled
 
@@ -264,30 +181,6 @@ def _dropped(weights: Tensor, share: float, seed: int) -> Tensor:
     generator = torch.Generator(weights.device).manual_seed(seed)
     kept = torch.empty_like(weights).bernoulli_(1 - share, generator=generator)
     return weights * kept / max(1 - share, 1e-30)
-
-
-def _within(number: int, tensor: Tensor, place: Place) -> Any:
-    """Where the block's part of a tensor lies, which of `tensors` it may be."""
-    if number in (QUERY, BETA):
-        return place.rows
-    if number in (KEY, VALUE):
-        return place.batch, place.key_heads, place.keys
-    if number == BIAS:
-        own = (*place.rows, place.keys)
-        return tuple(slice(None) if size == 1 else here for size, here in zip(tensor.shape, own, strict=True))
-    return place.heads if number == SINKS else ...
-
-
-def _prepared(case: Case, tensors: Tensors) -> Tensors:
-    """Query and key in the type that logits are computed in, once for all blocks."""
-    dtype = case.computed_in
-    query, key, value, *others = tensors
-    assert query is not None and key is not None
-    if case.precision == "exact" or query.dtype != torch.bfloat16:
-        query, key = query.to(dtype), key.to(dtype)
-    if value is not None and value.dtype == torch.float16:
-        value = value.to(dtype)
-    return query, key, value, *others
 
 
 def _empty(case: Case, result: Tensor) -> Tensor:
