@@ -78,6 +78,9 @@ def test_policies_that_ask_or_give_what_cannot_be():
     refused(
         "^inverse temperature of .*: a number from 0 is accepted, but -1.0", Q, K, V, policy=Odd(torch.tensor(-1.0))
     )
+    nothing_asked = Odd(torch.tensor(math.nan))
+    nothing_asked.needs = ()
+    refused("^inverse temperature of .*: a number from 0 is accepted, but nan", Q, K, V, policy=nothing_asked)
     refused("^inverse temperature of .*: a number a row", Q, K, V, policy=Odd(torch.ones(5)))
     refused("^inverse temperature of .*: a floating-point tensor is accepted, but 2 came", Q, K, V, policy=Odd(2))
     with pytest.raises(ArgumentError, match="^temperature: a finite number above 0 is accepted, but -1 came"):
@@ -91,7 +94,7 @@ def test_measured_rows_say_what_they_no_longer_have():
     _, rows = tempered(asked(Q, K, V), None, measure=True)
     with pytest.raises(AttemperError, match="no logits left"):
         rows.sorted_logits()
-    with pytest.raises(AttemperError, match="at their own temperature alone"):
+    with pytest.raises(AttemperError, match="^at: of rows that were measured on the way only entropy"):
         _ = rows.at(2.0).entropy
 
 
@@ -200,6 +203,23 @@ def test_half_precision_statistics_are_exact_and_the_fast_ones_say_how_far_they_
     worst = (fast - expected.entropy).abs().max()
     assert worst < 0.04
     assert (worst > 1e-4) == (dtype == torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_beta_a_row_costs_no_accuracy_in_half_precision(dtype):
+    query, key, value = (2 * torch.randn(3, 1, 4, 256, 64, dtype=torch.float64)).to(dtype).unbind()
+    policy = at.SSMax(0.5)
+    exact = at.attention(query.double(), key.double(), value.double(), policy=policy)
+    beta = 0.5 * math.log(256)
+    errors = [
+        (found.double() - exact).square().mean().sqrt().item()
+        for found in (
+            at.attention(query, key, value, policy=policy),
+            F.scaled_dot_product_attention(query, key, value, scale=beta / 8),
+        )
+    ]
+    # torch's own, with a scale that is not rounded; a query times beta that is has three times that
+    assert errors[0] < 1.5 * errors[1]
 
 
 def test_decoding_counts_the_whole_cache():

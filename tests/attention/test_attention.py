@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import attemper as at
@@ -216,6 +216,7 @@ def test_three_hundred_cases_agree_with_float64(way, small_blocks):
     @settings(max_examples=300)
     @given(cases(), st.sampled_from(sorted(POLICIES)), st.booleans())
     def check(case, name, measure):
+        assume(name != "per-head" or case["query"].shape[1] > 1)
         agree_with_float64(case_of(case), name, way, measure)
         statistics_agree_with_float64(case_of(case), way)
 
@@ -251,8 +252,12 @@ def test_a_temperature_divides_a_bias_too(policy):
 @given(cases(), st.sampled_from(["none", "constant", "yarn", "log-length", "ssmax", "llama4"]))
 def test_three_hundred_cases_of_torchs_own_call_agree_with_float64(case, name):
     plain_ones = {"softcap": None, "sinks": None, "value": 1 - case["key"].flip(2)}
-    if case["attn_mask"] is not None and case["attn_mask"].is_floating_point():
-        name = "none"
+    if case["attn_mask"] is not None:
+        plain_ones["is_causal"] = False
+        name = "none" if case["attn_mask"].is_floating_point() else name
+    if case["query"].dtype in (torch.bfloat16, torch.float16):
+        # a beta a row would be rounded with the query
+        name = name if name in ("none", "constant") else "constant" if plain_ones.get("is_causal", True) else "none"
     case = case_of(case | plain_ones)
     policy = POLICIES[name]
     needs = frozenset() if policy is None else needs_of(policy, 0)

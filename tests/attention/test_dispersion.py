@@ -140,6 +140,42 @@ def test_heads_that_share_a_key_share_its_part_of_the_bound():
     assert ratios == pytest.approx([ratios[0]] * 4, rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["phi3", "gpt_neox"])
+def test_a_projection_of_all_three_is_taken_apart_as_the_model_does(name, hf):
+    """The bound of a head is reached by inputs along the top directions of its own query and key."""
+    model = at.huggingface.temper(hf.build(name), at.Constant(1.0))
+    with hf.heard() as calls:
+        model(**hf.inputs(name))
+    module, case = calls[0]
+    at.huggingface.untemper(model)
+    fused = module.qkv_proj if name == "phi3" else module.query_key_value
+    frame = at.dispersion(model, {14: hf.inputs(name)})
+    weight = fused.weight.detach()
+    width = case.query.shape[-1]
+    if name == "phi3":
+        queries, keys = weight[:32].split(width), weight[32:48].split(width)
+    else:
+        parts = weight.reshape(4, 3, width, -1)
+        queries, keys = parts[:, 0].unbind(), parts[:, 1].unbind()
+    tops = [
+        torch.linalg.svdvals(q)[0] * torch.linalg.svdvals(keys[h * len(keys) // 4])[0] for h, q in enumerate(queries)
+    ]
+    bounds = frame.spread_bound[:4].to_numpy()
+    if name == "phi3":
+        np.testing.assert_allclose(bounds / bounds[0], torch.stack(tops).numpy() / tops[0].item(), rtol=1e-4)
+    assert (frame.logit_spread <= frame.spread_bound).all()
+    assert len({round(float(bound), 3) for bound in bounds}) == 4
+
+
+def test_a_rotation_that_stretches_logits_stretches_the_bound(hf):
+    rope = {"rope_type": "yarn", "factor": 16.0, "rope_theta": 1e4, "original_max_position_embeddings": 64}
+    bounds = [
+        at.dispersion(model, {14: hf.inputs("llama")}).spread_bound.to_numpy()
+        for model in (hf.build("llama"), hf.build("llama", rope_parameters=rope))
+    ]
+    np.testing.assert_allclose(bounds[1][:4] / bounds[0][:4], (0.1 * math.log(16) + 1) ** 2, rtol=1e-4)
+
+
 def test_it_leaves_the_model_as_it_was():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, dropout=0.5, batch_first=True), 2)
     encoder.layers[0].eval()
@@ -202,7 +238,9 @@ def test_a_tempered_model_is_measured_as_it_runs(gpt2):
     assert tempered.spread_bound.isna().all()
     at.huggingface.untemper(gpt2)
     with at.tempering(at.Constant(0.1)):
-        assert at.dispersion(gpt2, given).spread_bound.isna().all()
+        inside = at.dispersion(gpt2, given)
+    assert inside.spread_bound.isna().all()
+    np.testing.assert_allclose(inside.entropy, tempered.entropy, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +268,9 @@ def test_the_report_of_a_saved_model(gpt2, tmp_path):
     assert len(saved["slopes"]) == 6
     assert saved["slopes"][0]["error"] is None
     assert (tmp_path / "out" / "dispersion.png").read_bytes()[:4] == b"\x89PNG"
+    assert saved["made"]["versions"]["transformers"].count(".") == 2
+    with pytest.warns(UserWarning, match="was made for 64 positions, and 65 are asked for"), pytest.raises(IndexError):
+        report(str(tmp_path / "model"), (8, 65), None, 2, 0, tmp_path / "out")
     again, _ = report(str(tmp_path / "model"), (8, 16), None, 2, 0, tmp_path / "out")
     assert again.equals(frame)
     layers = by_layer(frame)
@@ -265,9 +306,10 @@ def test_the_report_reads_a_text(gpt2, tmp_path):
 
 
 MODELS = ("llama", "gpt2", "bert", "t5", "gemma2", "gemma3", "qwen2", "qwen3", "mistral", "vit", "gpt_oss")
+FUSED = ("phi3", "gpt_neox", "olmo2")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS + FUSED)
 def test_every_kind_of_model_is_measured_and_bounded_where_it_can_be(name, hf):
     model = hf.build(name)
     lengths = (14,) if name == "vit" else (8, 14)
@@ -277,7 +319,7 @@ def test_every_kind_of_model_is_measured_and_bounded_where_it_can_be(name, hf):
     assert frame.entropy.between(0, np.log(frame["keys"]) + (0.7 if name == "gpt_oss" else 1e-5)).all()
     # norms (qwen3, gemma3), biases (t5) and a sink, which is no product, leave the bound open
     bounded = frame[frame.spread_bound.notna()]
-    expected = {"qwen3": 0, "gemma3": 0, "gpt_oss": 0, "t5": 2 * 4 * len(lengths)}
+    expected = {"qwen3": 0, "gemma3": 0, "olmo2": 0, "gpt_oss": 0, "t5": 2 * 4 * len(lengths)}
     assert len(bounded) == expected.get(name, len(frame))
     assert (bounded.logit_spread <= bounded.spread_bound).all()
     assert model.config._attn_implementation == "eager"

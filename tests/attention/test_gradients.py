@@ -1,4 +1,6 @@
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -6,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import attemper as at
 from attemper.attention.cases import asked
-from attemper.attention.routes import places, reference
+from attemper.attention.routes import blocks, places, reference
 
 POLICIES = {
     "none": None,
@@ -244,3 +246,120 @@ def test_dropout_drops_its_share_and_the_gradient_knows_which(tensors):
     assert flat.mean().item() == pytest.approx(1, abs=0.002)
     assert flat.std().item() == pytest.approx(math.sqrt(0.25 / 0.75 / 4000), rel=0.2)
     assert at.attention(query, key, value, enable_gqa=True, dropout_p=1.0).abs().max() == 0
+
+
+def test_what_is_dropped_does_not_depend_on_the_threads(monkeypatch):
+    monkeypatch.setattr(places, "FOR_A_THREAD", 2**12)
+    value = torch.randn(1, 2, 300, 4, requires_grad=True)
+    query = torch.zeros_like(value)
+    torch.set_num_threads(2)
+    try:
+        output = at.attention(query, query, value, dropout_p=0.5, policy=None)
+        torch.set_num_threads(1)
+        (gradient,) = torch.autograd.grad((output * output.detach()).sum(), value)
+    finally:
+        torch.set_num_threads(1)
+    assert (gradient * value).sum().item() == pytest.approx(output.square().sum().item(), rel=1e-4)
+
+
+def test_a_mask_that_changes_before_the_backward_pass_is_noticed(tensors):
+    query, key, value, *_ = tensors
+    mask = torch.ones(5, 7, dtype=torch.bool).tril()
+    output = at.attention(query, key, value, mask, enable_gqa=True)
+    mask.fill_(True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+def test_nothing_is_kept_alive_beside_what_autograd_keeps():
+    kept = []
+
+    def pack(tensor):
+        kept.append(weakref.ref(tensor))
+        return tensor.detach().clone()
+
+    query, key, value = (torch.randn(1, 2, 5, 3, requires_grad=True) for _ in range(3))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = at.attention(query * 1, key * 1, value * 1, torch.ones(5, 5, dtype=torch.bool))
+    gc.collect()
+    assert len(kept) >= 4
+    assert not [each for each in kept if each() is not None and each() is not output]
+    output.sum().backward()
+
+
+def test_statistics_computed_without_gradients_do_not_serve_who_wants_them(tensors):
+    rows = at.attention_statistics(tensors[0], tensors[1], enable_gqa=True)
+    with torch.no_grad():
+        assert not rows.entropy.requires_grad
+        assert not rows.max_logit.requires_grad
+    assert rows.entropy.requires_grad
+    assert rows.max_logit.requires_grad
+
+
+def test_a_beta_of_zero_and_an_absent_sink_have_their_gradients(tensors):
+    query, key, value, *_ = tensors
+    beta = torch.zeros(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    case = asked(query, key, value, enable_gqa=True)
+    (found,) = torch.autograd.grad(blocks.over_blocks("attend", case, beta)[0].square().sum(), beta)
+    (expected,) = torch.autograd.grad(reference.attend(case, beta).square().sum(), beta)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    assert expected.abs().max() > 1e-3
+    sinks = torch.tensor([-math.inf, 0.5, -math.inf, 1.0], dtype=torch.float64)
+    for policy in POLICIES.values():
+        output = at.attention(query, key, value, enable_gqa=True, policy=policy, sinks=sinks)
+        (gradient,) = torch.autograd.grad(output.square().sum(), query)
+        assert gradient.isfinite().all()
+        without = at.attention(query, key, value, enable_gqa=True, policy=policy, softcap=1e9)
+        torch.testing.assert_close(output[:, ::2], without[:, ::2], rtol=0, atol=1e-6)
+
+
+class Holder:
+    needs = ("entropy",)
+
+    def __init__(self, model, scale):
+        self.me, self.model, self.scale = self, model, scale
+
+    def inverse_temperature(self, rows):
+        return 1 + self.scale * rows.entropy
+
+
+class Slotted(Holder):
+    __slots__ = ("scale",)
+
+    def __init__(self, scale):
+        self.scale = scale
+
+
+def test_what_a_policy_holds_and_does_not_use_gets_no_gradient(tensors):
+    query, key, value, *_ = tensors
+    model, scale = torch.nn.Linear(3, 3), torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    for policy in (Holder(model, scale), Slotted(scale)):
+        scale.grad = None
+        at.attention(query, key, value, enable_gqa=True, policy=policy).square().sum().backward()
+        assert scale.grad.abs() > 1e-4
+    assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("change", ["layout", "expanded", "scale"])
+def test_what_torchs_fused_call_does_not_take_goes_in_blocks(change, tensors):
+    query, key, value = (t.detach() for t in tensors[:3])
+    value, mask, scale = value[..., :3].contiguous(), torch.rand(5, 7) > 0.3, None
+    if change == "layout":
+        key = key.transpose(2, 3).contiguous().transpose(2, 3)
+    elif change == "expanded":
+        key = key[..., :1].expand(key.shape)
+    else:
+        mask, scale = None, -0.5
+    options = {"is_causal": True, "enable_gqa": True, "scale": scale}
+    expected = reference.attend(asked(query, key, value, mask, **options), None)
+    found = at.attention(query, key, value, mask, policy=None, **options)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+def test_a_padding_mask_is_not_made_a_matrix():
+    query, key, value = torch.randn(3, 1, 2, 512, 8).unbind()
+    padding = (torch.arange(512) < 400)[None, None, None]
+    for policy in (None, at.Constant(0.5), at.LogLength(100)):
+        with Sizes() as sizes:
+            at.attention(query, key, value, padding, policy=policy)
+        assert sizes.largest < 512 * 512 / 8

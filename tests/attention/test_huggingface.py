@@ -472,7 +472,7 @@ def test_models_that_cannot_be_tempered(hf):
     with pytest.raises(ArgumentError, match="^model: a model with attention that goes through"):
         at.huggingface.temper(rnn, at.Constant(0.5))
     for policy in (0.5, None):
-        with pytest.raises(ArgumentError, match="^policy: a policy such as at.Constant"):
+        with pytest.raises(ArgumentError, match="^policy: a policy, such as at.Adaptive"):
             at.huggingface.temper(hf.build("llama"), policy)
 
 
@@ -513,3 +513,56 @@ def test_it_compiles_whole(hf, policy):
     expected = hf.output(model, given)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     assert hf.gap(hf.output(compiled, given), expected) < CLOSE
+
+
+def test_packed_positions_that_no_mask_parts_are_refused_when_compiled_too(hf):
+    model = at.huggingface.temper(hf.build("gpt_oss"), at.Constant(1.0))
+    ids = torch.randint(3, 61, (1, 10))
+    positions = torch.tensor([[*range(6), *range(4)]])
+    with pytest.raises(ArgumentError, match="^position_ids: packed sequences"):
+        model(input_ids=ids, position_ids=positions, use_cache=False)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    whole = torch.arange(10)[None]
+    expected = model(input_ids=ids, position_ids=whole, use_cache=False).logits
+    torch.testing.assert_close(compiled(input_ids=ids, position_ids=whole, use_cache=False).logits, expected)
+    with pytest.raises(RuntimeError, match="position_ids: packed sequences"):
+        compiled(input_ids=ids, position_ids=positions, use_cache=False)
+    torch._dynamo.reset()
+    # read again where they changed in place
+    whole.copy_(positions)
+    with pytest.raises(ArgumentError, match="^position_ids: packed sequences"):
+        model(input_ids=ids, position_ids=whole, use_cache=False)
+
+
+def test_a_policy_for_a_layer_or_a_head_that_is_not_there_is_refused(hf):
+    model, given = hf.build("llama"), hf.inputs("llama")
+    with pytest.raises(
+        ArgumentError, match="^policy: a layer from 0 to 1 of this model is accepted, but 'one for layer 99'"
+    ):
+        at.huggingface.temper(model, at.PerHead({(99, 0): at.Constant(0.5)}))
+    with (
+        pytest.raises(ArgumentError, match="a layer from 0 to 1"),
+        at.tempering(at.PerHead({(2, None): at.Constant(0.5)}), model),
+    ):
+        pass
+    at.huggingface.temper(model, at.PerHead({(1, 4): at.Constant(0.5)}))
+    with pytest.raises(
+        ArgumentError, match="^policy: a head from 0 to 3 of this layer is accepted, but 'one for head 4'"
+    ):
+        model(**given)
+
+
+def test_tempering_a_model_that_runs_eager_warns(hf):
+    model = hf.build("llama")
+    says = "runs the eager attention of transformers.*at.huggingface.temper"
+    with pytest.warns(UserWarning, match=says), at.tempering(at.Constant(0.5), model):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [at.EntropyTarget, "nonsense", 0.5])
+def test_what_is_no_policy_is_refused_at_once(wrong, hf, no_default):
+    with pytest.raises(ArgumentError, match="^policy: a policy, such as"):
+        at.huggingface.temper(hf.build("llama"), wrong)
+    with pytest.raises(ArgumentError, match="^policy: a policy, such as"):
+        at.huggingface.register(wrong)

@@ -1,39 +1,62 @@
+import math
+
 import pytest
 import torch
-from torch import Tensor
 
-from attemper.attention.masks import seen_only
+import attemper as at
+from attemper.attention.cases import asked
+from attemper.attention.masks import not_seen
+from attemper.attention.routes import reference
 
-INF = torch.inf
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_what_models_write_for_not_seen_becomes_minus_infinity(dtype):
-    mask = torch.tensor([0.0, -5.0, -1e4, -1e9, torch.finfo(dtype).min, -INF, INF], dtype=torch.float64).to(dtype)
-    assert seen_only(mask).tolist() == [*mask[:3].tolist(), -INF, -INF, -INF, INF]
+INF = math.inf
 
 
-def test_half_precision_has_a_least_number_of_its_own():
-    mask = torch.tensor([-32000.0, -32752.0, -65504.0, -INF]).half()
-    assert seen_only(mask).tolist() == [-32000.0, -INF, -INF, -INF]
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_what_models_write_for_not_seen_is_not_seen(dtype):
+    written = {torch.finfo(dtype).min, -INF} | ({-1e9} if dtype != torch.float16 else set())
+    for number in written:
+        assert torch.tensor(number).to(dtype).item() <= not_seen(dtype)
+    assert torch.tensor(-30000.0).to(dtype).item() > not_seen(dtype)
 
 
-def test_bool_masks_and_none_stay_as_they_are():
-    mask = torch.tensor([True, False])
-    assert seen_only(mask) is mask
-    assert seen_only(None) is None
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("policy", [None, at.LogLength(2), at.Adaptive(), at.EntropyTarget(0.5)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_finite_mask_means_what_a_boolean_one_means(dtype, policy, compiled):
+    query, key, value = torch.randn(3, 1, 2, 6, 8).to(dtype).unbind()
+    seen = torch.ones(6, 6, dtype=torch.bool).tril()
+    seen[:, 1] = False
+    seen[0, 0] = True
+    finite = torch.zeros(6, 6, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+    if dtype != torch.float16:
+        finite[4, 1] = -1e9
+    attention = torch.compile(at.attention, backend="eager") if compiled else at.attention
+    found = attention(query, key, value, finite, policy=policy)
+    expected = at.attention(query, key, value, seen, policy=policy)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 2e-2)
+    rows = at.attention_statistics(query, key, finite)
+    assert rows.length[0, 0].tolist() == [1, 1, 2, 3, 4, 5]
+    torch.testing.assert_close(rows.entropy, at.attention_statistics(query, key, seen).entropy)
+    case = asked(query, key, value, finite)
+    torch.testing.assert_close(reference.rows(case).length, rows.length)
 
 
-def test_an_expanded_mask_is_not_filled_with_memory():
-    mask = torch.tensor([0.0, -1e9, -2.0]).expand(2, 4, 5, 3)
-    found: Tensor = seen_only(mask)
-    assert found.shape == mask.shape
-    assert found[1, 2, 3].tolist() == [0.0, -INF, -2.0]
-    assert found.untyped_storage().nbytes() == 3 * 4
-    assert seen_only(torch.zeros(0, 3)).shape == (0, 3)
+def test_a_row_of_nothing_but_such_numbers_has_no_entropy_and_no_output():
+    query, key, value = torch.randn(3, 1, 2, 6, 8).unbind()
+    mask = torch.zeros(6, 6)
+    mask[2] = torch.finfo(torch.float32).min
+    rows = at.attention_statistics(query, key, mask)
+    assert rows.length[0, :, 2].tolist() == [0, 0]
+    assert rows.entropy[0, :, 2].tolist() == [0, 0]
+    assert at.attention(query, key, value, mask, policy=at.Adaptive())[:, :, 2].abs().max() == 0
+    # torch's own call, which runs where nothing is asked of the rows, averages
+    plain = at.attention(query, key, value, mask, policy=None)[:, :, 2]
+    torch.testing.assert_close(plain, value.mean(2))
 
 
-def test_a_learned_bias_keeps_its_gradient():
-    bias = torch.tensor([1.0, -1e9, 2.0], requires_grad=True)
-    seen_only(bias)[[0, 2]].square().sum().backward()
-    assert bias.grad.tolist() == [2.0, 0.0, 4.0]
+def test_no_gradient_flows_to_what_is_not_seen():
+    query, key, value = torch.randn(3, 1, 2, 4, 8).unbind()
+    bias = torch.tensor([0.0, -1e9, -INF, 1.0]).requires_grad_()
+    at.attention(query, key, value, bias, policy=at.Adaptive()).square().sum().backward()
+    assert bias.grad[1:3].tolist() == [0, 0]
+    assert bias.grad[[0, 3]].abs().min() > 0

@@ -9,6 +9,7 @@ from ..knob.policies import Policy
 from ..knob.rows import HeldLogits, RowStatistics
 from .cases import Case
 from .functional import tempered
+from .masks import not_seen
 from .stacks import innermost, tell, watched
 
 
@@ -24,15 +25,15 @@ def perform(case: Case, own: Policy | None = None, module: nn.Module | None = No
 def perform_on(logits: Tensor) -> Tensor:
     """The weights that logits (batch, heads, queries, keys) give under the policy in force; watchers are told."""
     policy, layer = _chosen(None, None)
-    held = HeldLogits.of(logits)
+    # a mask was added to them: half of its bound leaves room for the logits themselves
+    held = HeldLogits.of(logits.masked_fill(logits <= not_seen(logits.dtype) / 2, -torch.inf))
     rows, beta = RowStatistics(held, layer=layer), None
     if policy is not None:
         beta = beta_of(policy, rows)
         rows = rows.at(beta)
     if watched():
         tell(rows)
-    weights = torch.softmax(held.scaled(beta), -1)
-    return weights.masked_fill(held.dead.unsqueeze(-1), 0).to(logits.dtype)
+    return held.weights(beta).to(logits.dtype)
 
 
 def _chosen(own: Policy | None, layer: int | None) -> tuple[Policy | None, int | None]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ArgumentError, MissingExtraError
+from ..knob.needs import check_policy
 from ..knob.policies import Policy
 from . import active
 from .cases import Case, asked
-from .masks import seen_only
 
 NAME = "attemper"
 
@@ -28,9 +28,12 @@ REFUSED = {
 
 @dataclass
 class Own:
-    """What a tempered model's modules carry, out of sight of state_dict: their policy and their number."""
+    """What a switched model's modules carry, out of sight of state_dict: their policy and their number.
 
-    policy: Policy
+    None is the policy in force.
+    """
+
+    policy: Policy | None
     layer: int | None
 
 
@@ -47,6 +50,8 @@ def register(policy: Policy | None = None) -> None:
 
     `policy` is that of every model without its own; None is plain softmax, open to `at.tempering` and `at.watching`.
     """
+    if policy is not None:
+        check_policy(policy)
     make_known()
     _Registered.policy = policy
 
@@ -111,7 +116,6 @@ def attend(
         position_bias = None if position_bias is None else position_bias[..., :queries]
     if position_bias is not None:
         attention_mask = _with_bias(attention_mask, position_bias)
-    attention_mask = seen_only(attention_mask)
     if same is not None:
         attention_mask = same if attention_mask is None else _both(attention_mask, same)
     case = asked(
@@ -163,14 +167,18 @@ class _Checked:
 
 def _refuse_unmasked_packing(positions: object) -> None:
     """Some models (gpt-oss) make no mask of positions that start again; here there is none, so it was not made."""
-    if not isinstance(positions, Tensor) or positions.ndim != 2 or torch.compiler.is_compiling():
+    if not isinstance(positions, Tensor) or positions.ndim != 2:
+        return
+    accepted = "packed sequences with cu_seq_lens_q and cu_seq_lens_k too, or a mask of four dimensions,"
+    if torch.compiler.is_compiling():
+        message = f"position_ids: {accepted} are accepted, but positions that start again in a row came without"
+        torch._assert_async((positions[:, 1:] != 0).all(), message)
         return
     version = -1 if positions.is_inference() else positions._version
     if _Checked.positions is not None and _Checked.positions() is positions and _Checked.version == version >= 0:
         # the layer before had the same ones, and reading them makes a GPU wait
         return
     if bool((positions[:, 1:] == 0).any()):
-        accepted = "packed sequences with cu_seq_lens_q and cu_seq_lens_k too, or a mask of four dimensions,"
         raise ArgumentError("position_ids", "positions that start again in a row and no mask that parts them", accepted)
     _Checked.positions, _Checked.version = ref(positions), version
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..checks import choices, positive, share
 from ..errors import ArgumentError
+from .masks import not_seen
 
 PRECISIONS = ("exact", "fast")
 ROWS_AT_ONCE = 1024
@@ -59,14 +60,26 @@ class Case:
         return self.query, self.key, self.value, self.bias, self.sinks
 
     def without_tensors(self) -> "Case":
-        """Its settings and its mask, with nothing kept that a gradient flows to."""
+        """Its settings alone: what keeps them keeps no memory."""
         empty = self.query.new_empty(0)
-        return replace(self, query=empty, key=empty, value=None, bias=None, sinks=None)
+        return replace(self, query=empty, key=empty, value=None, mask=None, bias=None, sinks=None)
 
     def with_tensors(
-        self, query: Tensor, key: Tensor, value: Tensor | None, bias: Tensor | None, sinks: Tensor | None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None,
+        bias: Tensor | None,
+        sinks: Tensor | None,
+        mask: Tensor | None,
     ) -> "Case":
-        return replace(self, query=query, key=key, value=value, bias=bias, sinks=sinks)
+        return replace(self, query=query, key=key, value=value, mask=mask, bias=bias, sinks=sinks)
+
+    @property
+    def is_biased(self) -> bool:
+        """Whether anything but "seen" and "not seen" is added to the logits."""
+        bias = self.bias
+        return bias is not None and bool(((bias > not_seen(bias.dtype)) & (bias != 0)).any())
 
     def for_caller(self, inner: Tensor) -> Tensor:
         """(batch, heads, queries, ...) with the leading dimensions that the query came with."""
@@ -97,12 +110,14 @@ class Case:
         if self.mask is not None:
             seen = seen & rows_of(self.mask, first, last)
         if self.bias is not None:
-            seen = seen & (rows_of(self.bias, first, last) > -torch.inf)
+            seen = seen & (rows_of(self.bias, first, last) > not_seen(self.bias.dtype))
         return seen
 
     def row_ranges(self) -> Iterator[tuple[int, int]]:
-        for first in range(0, max(self.queries, 1), ROWS_AT_ONCE):
-            yield first, min(self.queries, first + ROWS_AT_ONCE)
+        # a compiler would unroll the loop
+        step = max(self.queries, 1) if torch.compiler.is_compiling() else ROWS_AT_ONCE
+        for first in range(0, max(self.queries, 1), step):
+            yield first, min(self.queries, first + step)
 
 
 def rows_of(mask: Tensor, first: int, last: int) -> Tensor:

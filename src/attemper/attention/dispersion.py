@@ -10,9 +10,9 @@ from torch import nn
 
 from ..checks import whole
 from ..errors import ArgumentError
-from ..knob.policies import Constant
 from ..knob.rows import RowStatistics
 from .intercept import watching
+from .layers import evaluating
 from .spread_bound import reading_projections
 from .stacks import innermost
 
@@ -48,10 +48,10 @@ def dispersion(model: nn.Module, inputs: Mapping[int, Any]) -> "pd.DataFrame":
     frames = []
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_evaluating(model))
+        stack.enter_context(evaluating(model))
         # a temperature multiplies the logits, and the projections know nothing of it
         tempered = innermost() is not None or _has_policy(model)
-        biased = stack.enter_context(_reachable(model))
+        biased, stretch = stack.enter_context(_reachable(model)), _stretch(model)
         for length in sorted(inputs):
             with watching(model, choose=_longest) as record, reading_projections(model) as projections:
                 _call(model, inputs[length])
@@ -61,12 +61,13 @@ def dispersion(model: nn.Module, inputs: Mapping[int, Any]) -> "pd.DataFrame":
             frame = record.to_frame()
             frame.insert(0, "n", length)
             bounds = {
-                name: found.bounds(int(frame["head"][frame.layer == name].max()) + 1).tolist()
+                name: bound
                 for name, found in projections.items()
                 if not tempered and name not in biased and (frame.layer == name).any()
+                if (bound := found.bounds(int(frame["head"][frame.layer == name].max()) + 1)) is not None
             }
             frame["spread_bound"] = [
-                bounds[layer][head] if layer in bounds else np.nan
+                stretch * bounds[layer][head].item() if layer in bounds else np.nan
                 for layer, head in zip(frame.layer, frame["head"], strict=True)
             ]
             frames.append(frame)
@@ -100,6 +101,12 @@ def _line(x: "np.ndarray[Any, Any]", y: "np.ndarray[Any, Any]") -> tuple[float, 
     return slope, float(np.sqrt(left @ left / (len(x) - 2) / square)) if len(x) > 2 else np.nan
 
 
+def _stretch(model: nn.Module) -> float:
+    """What a rotation (YaRN's) multiplies logits by: query and key each by its factor."""
+    factors = [getattr(module, "attention_scaling", 1.0) for module in model.modules()]
+    return float(max([f for f in factors if isinstance(f, float | int)], default=1.0)) ** 2
+
+
 def _longest(rows: RowStatistics) -> torch.Tensor:
     return rows.length >= SHARE * rows.length.max()
 
@@ -128,17 +135,6 @@ def _has_policy(model: nn.Module) -> bool:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-
-
-@contextmanager
 def _reachable(model: nn.Module) -> Iterator[set[str]]:
     """A model of transformers computes attention in ways of its own, some of which nobody sees: for the time being it
     takes ours. The names that fill are those of modules whose logits have a bias or a sink."""
@@ -152,14 +148,13 @@ def _reachable(model: nn.Module) -> Iterator[set[str]]:
     names = {module: name for name, module in model.named_modules()}
 
     def listen(module: nn.Module, case: Any) -> None:
-        bias = case.bias
-        if case.sinks is not None or (bias is not None and bool((bias.isfinite() & (bias != 0)).any())):
+        if case.sinks is not None or case.is_biased:
             biased.add(names[module])
 
     backend.listeners.append(listen)
     try:
         if pretrained(model) and not _has_policy(model):
-            with switched(model, Constant(1.0)):
+            with switched(model, None):
                 yield biased
         else:
             yield biased

@@ -3,6 +3,8 @@
 import hashlib
 import math
 import platform
+import warnings
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,9 @@ def report(
     model, tokens, source = _model(name), None, "random tokens"
     if text is not None:
         tokens, source = _tokens(name, text), f"{text.name}, sha256 {hashlib.sha256(text.read_bytes()).hexdigest()}"
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(longest, int) and max(lengths) > longest:
+        warnings.warn(f"{name} was made for {longest} positions, and {max(lengths)} are asked for", stacklevel=2)
     inputs = {n: _batch(model, tokens, n, batch, seed) for n in lengths}
     frame = dispersion(model, inputs)
     made = {
@@ -35,7 +40,12 @@ def report(
         "lengths": list(lengths),
         "batch": batch,
         "seed": seed,
-        "versions": {"attemper": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "attemper": __version__,
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+            "python": platform.python_version(),
+        },
         "device": str(model.device),
     }
     make_folder(out)

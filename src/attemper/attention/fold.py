@@ -15,7 +15,7 @@ from ..knob.policies import Constant, Policy
 from ..knob.rows import HeldLogits, RowStatistics
 from . import backend
 from .cases import Case
-from .layers import attention_modules
+from .layers import attention_modules, evaluating
 from .switch import Model, pretrained, switched, untemper
 
 # by its name in the module: what makes the query, and where among its outputs the query stands. The first that is
@@ -69,7 +69,7 @@ def fold(model: Model, policy: Policy, inputs: Mapping[str, Any] | None = None) 
     _check_constant(policy)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_evaluating(model))
+        stack.enter_context(evaluating(model))
         with switched(model, policy):
             calls = _run(model, inputs)
         plans = _plans(model, policy, calls)
@@ -152,7 +152,7 @@ def _refuse_logits(name: str, case: Case) -> None:
         raise _refuse(name, f"a soft cap of {case.softcap}", "attention without a soft cap")
     if case.sinks is not None:
         raise _refuse(name, "a sink", "attention without sinks")
-    if case.bias is not None and bool((case.bias.isfinite() & (case.bias != 0)).any()):
+    if case.is_biased:
         raise _refuse(name, "an additive bias", "attention without an additive bias")
 
 
@@ -281,17 +281,6 @@ def _listening(calls: dict[nn.Module, Call]) -> Iterator[None]:
         yield
     finally:
         backend.listeners.remove(hear)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _compare(plan: Plan) -> None:

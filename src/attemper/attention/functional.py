@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..errors import AttemperError
-from ..knob.needs import needs_of
+from ..knob.needs import check_heads, needs_of
 from ..knob.policies import Adaptive, Constant, Policy
 from ..knob.rows import RowMoments, RowStatistics, Source
 from .cases import Case, asked
@@ -38,9 +38,12 @@ def attention(
     softcap * tanh(scale * q.k / softcap) + attn_mask, `sinks` (heads,) adds one entry without a value; beta
     multiplies all of them. A row that sees nothing gives 0.
 
-    policy=None is beta = 1. Gradients flow through the temperature too; detach=True stops them there.
-    precision="fast" rounds the logits of bfloat16 input to bfloat16. check=True refuses NaN and infinite input by name.
+    policy: the published `Adaptive()` unless told; None is beta = 1. It is asked again in the backward pass. Gradients
+    flow through the temperature too; detach=True stops them there. precision="fast" rounds the logits of bfloat16 input
+    to bfloat16 (up to 0.04 nats off at logits of standard deviation 3). check=True refuses NaN and infinite input by
+    name.
 
+    >>> import torch
     >>> query, key, value = torch.zeros(3, 1, 2, 5, 8)
     >>> attention(query, key, value, is_causal=True).shape
     torch.Size([1, 2, 5, 8])
@@ -82,6 +85,7 @@ def attention_statistics(
 
     Each field has the shape (..., heads, queries), is computed when first asked for and carries gradients.
 
+    >>> import torch
     >>> query, key = torch.zeros(2, 1, 2, 5, 8)
     >>> attention_statistics(query, key, is_causal=True).entropy[0, 0].exp()
     tensor([1., 2., 3., 4., 5.])
@@ -109,20 +113,23 @@ def tempered(
 ) -> tuple[Tensor, RowStatistics | None]:
     """The output as the caller's query is shaped and, where `measure` asks for them, the statistics of the rows as they
     were used: under the policy's beta, and of shape (batch, heads, queries)."""
-    if isinstance(policy, Constant) and policy.temperature == 1:
+    if type(policy) is Constant and policy.temperature == 1:
         policy = None
     needs = frozenset() if policy is None else needs_of(policy, layer)
+    check_heads(policy, layer, case.heads)
     route = for_output(case, policy, needs, measure)
     output, *measured = route.tempered(case, policy, detach, layer, measure)
-    used = RowStatistics(Measured(case, *measured)) if measure else None
+    used = RowStatistics(Measured(case, route.NAME, *measured)) if measure else None
     return case.for_caller(output), used
 
 
 class Measured:
     """Rows whose statistics are known already."""
 
-    def __init__(self, case: Case, entropy: Tensor, logsumexp: Tensor, mean: Tensor, *extremes: Tensor) -> None:
-        self.route = for_rows(case).NAME
+    def __init__(
+        self, case: Case, route: str, entropy: Tensor, logsumexp: Tensor, mean: Tensor, *extremes: Tensor
+    ) -> None:
+        self.route = route
         self.shape, self.dtype, self.device = entropy.shape, entropy.dtype, entropy.device
         self._case, self._moments, self._extremes = case, RowMoments(entropy, logsumexp, mean), extremes
 
@@ -132,7 +139,11 @@ class Measured:
 
     def moments(self, beta: Tensor | None, variance: bool) -> RowMoments:
         if beta is not None or variance:
-            raise AttemperError("at: rows that were measured on the way are known at their own temperature alone")
+            name = "variance" if beta is None else "at"
+            raise AttemperError(
+                f"{name}: of rows that were measured on the way only entropy, logsumexp, mean_logit, length"
+                " and the extremes are known, at their own temperature"
+            )
         return self._moments
 
     def extremes(self) -> tuple[Tensor, Tensor]:

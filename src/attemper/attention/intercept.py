@@ -1,5 +1,6 @@
 """Attention of models one already has: tempered, or watched, while a context lasts."""
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ArgumentError
-from ..knob.needs import check_policy
+from ..knob.needs import check_layers, check_policy
 from ..knob.policies import Policy
 from ..knob.rows import RowStatistics
 from .active import needs_layer
@@ -70,6 +71,9 @@ def _tempering(policy: Policy | None, model: nn.Module | None) -> Iterator[None]
     _check_model(model)
     with ExitStack() as stack:
         find = None
+        if model is not None:
+            check_layers(policy, len(attention_modules(model)))
+            _warn_of_eager(model)
         if model is not None and needs_layer(policy):
             numbers = {module: number for number, module in enumerate(attention_modules(model).values())}
             running = stack.enter_context(following(model))
@@ -105,6 +109,7 @@ class _Interception(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.stacks = here()
+        self.untraced: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def __torch_function__(
         self,
@@ -121,6 +126,9 @@ class _Interception(TorchFunctionMode):
         return func(*args, **kwargs) if kwargs else func(*args)
 
     def _ours(self, ours: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if (dynamo := sys.modules.get("torch._dynamo")) is not None:
+            # it fails on a function that was made of another's code: a compiled graph breaks here
+            ours = self.untraced.get(ours) or self.untraced.setdefault(ours, dynamo.disable(ours))
         if here() is self.stacks:
             return ours(*args, **kwargs)
         # a worker thread of autograd's, to which torch brought this mode
@@ -172,6 +180,16 @@ class _Again(AbstractContextManager[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return self._here.contexts.pop().__exit__(kind, error, trace)
+
+
+def _warn_of_eager(model: nn.Module) -> None:
+    kinds = [getattr(getattr(module, "config", None), "_attn_implementation", None) for module in model.modules()]
+    if "eager" in kinds:
+        warnings.warn(
+            f"{type(model).__name__} runs the eager attention of transformers, which tempering does not reach:"
+            " at.huggingface.temper(model, policy) does",
+            stacklevel=6,
+        )
 
 
 def _check_model(model: object) -> None:

@@ -57,5 +57,17 @@ def following(model: nn.Module) -> Iterator[Running]:
             hook.remove()
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode while the context lasts; then every module is in its own again."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 def _says_so(module: nn.Module) -> bool:
     return "attention" in type(module).__name__.lower()

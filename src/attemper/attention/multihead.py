@@ -12,7 +12,6 @@ from ..errors import AttemperError
 from ..knob.policies import Constant
 from .active import perform, perform_on
 from .cases import asked
-from .masks import seen_only
 from .stacks import innermost, watched
 
 CALL = F.scaled_dot_product_attention
@@ -38,7 +37,7 @@ def scaled_dot_product_attention(
         return CALL(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
     # torch broadcasts a single head of keys without being told
     grouped = enable_gqa or (key.ndim > 2 and key.shape[-3] == 1)
-    return perform(asked(query, key, value, seen_only(attn_mask), dropout_p, is_causal, scale, grouped))
+    return perform(asked(query, key, value, attn_mask, dropout_p, is_causal, scale, grouped))
 
 
 def multi_head_attention_forward(
@@ -48,8 +47,6 @@ def multi_head_attention_forward(
     embed_dim_to_check: int,
     num_heads: int,
     *others: Any,
-    key_padding_mask: Tensor | None = None,
-    attn_mask: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """torch's, under the policy in force, its weights too.
@@ -65,11 +62,10 @@ def multi_head_attention_forward(
         "scaled_dot_product_attention": scaled_dot_product_attention,
         "softmax": softmax,
     }
-    if missing := ours.keys() - set(TORCHS.__code__.co_names):
+    if missing := {*ours, "has_torch_function"} - set(TORCHS.__code__.co_names):
         raise AttemperError(f"multi_head_attention_forward of torch {torch.__version__} no longer calls {missing}")
-    masks = {"key_padding_mask": seen_only(key_padding_mask), "attn_mask": seen_only(attn_mask)}
     result: tuple[Tensor, Tensor | None] = past_its_check(TORCHS, ours)(
-        query, key, value, embed_dim_to_check, num_heads, *others, **masks, **options
+        query, key, value, embed_dim_to_check, num_heads, *others, **options
     )
     return result
 

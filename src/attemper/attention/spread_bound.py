@@ -16,25 +16,46 @@ KEY_BESIDE = {"q_proj": "k_proj", "query": "key", "q_lin": "k_lin", "query_proj"
 
 @dataclass
 class Projections:
-    """What an attention module makes its queries and keys of, each (outputs, inputs), and the largest inputs seen."""
+    """What an attention module makes its queries and keys of, and the largest inputs they met.
 
-    scale: float | None
-    query: Tensor
-    key: Tensor
+    weights: (outputs, inputs) of the query's projection and the key's, or of one that makes both, a bias being one more
+    input; `place` says where in it the query stands. width: of a head, where the module says so.
+    """
+
+    weights: tuple[Tensor, ...]
+    place: str
     sources: tuple[nn.Module, nn.Module]
+    scale: float | None
+    width: int | None
     largest: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
-    def bounds(self, heads: int) -> Tensor:
-        """(heads,): 2 scale sigma_max(Q) sigma_max(K) max|y| max|x|."""
-        width = self.query.shape[0] // heads
-        tops = [
-            torch.linalg.matrix_norm(weight.detach().double().reshape(-1, width, weight.shape[1]), ord=2)
-            for weight in (self.query, self.key)
-        ]
+    def bounds(self, heads: int) -> Tensor | None:
+        """(heads,): 2 scale sigma_max(Q) sigma_max(K) max|y| max|x|, or None where the layout is not known."""
+        parts = self.parts(heads)
+        if parts is None:
+            return None
+        tops = [torch.linalg.matrix_norm(part.detach().double(), ord=2) for part in parts]
         query, key = tops[0], tops[1].repeat_interleave(heads // len(tops[1]))
-        scale = float(width) ** -0.5 if self.scale is None else self.scale
+        scale = float(parts[0].shape[1]) ** -0.5 if self.scale is None else self.scale
         bounds: Tensor = 2 * abs(scale) * query * key * self.largest[0] * self.largest[1]
         return bounds
+
+    def parts(self, heads: int) -> tuple[Tensor, Tensor] | None:
+        """The query's projection (heads, width, inputs) and the key's (key heads, width, inputs)."""
+        first, last = self.weights[0], self.weights[-1]
+        outputs, inputs = first.shape
+        if self.place == BY_HEAD:
+            if outputs % (3 * heads):
+                return None
+            by_head = first.reshape(heads, 3, -1, inputs)
+            return by_head[:, 0], by_head[:, 1]
+        width = self.width or (outputs // heads if self.place == ALONE else outputs // (3 * heads))
+        queries = heads * width
+        keys = len(last) if self.place == ALONE else (outputs - queries) // 2
+        if width < 1 or queries > outputs or keys < width or keys % width or heads % (keys // width):
+            return None
+        key = last if self.place == ALONE else first[queries : queries + keys]
+        return first[:queries].reshape(heads, width, -1), key.reshape(-1, width, key.shape[1])
 
 
 @contextmanager
@@ -69,40 +90,26 @@ def _has_bias(projections: Projections, side: int) -> bool:
 
 
 def _of(module: nn.Module) -> Projections | None:
-    """None where something else than a linear map stands between inputs and logits, or its layout is not known."""
+    """None where something else than a linear map stands between inputs and logits, or its name is not known."""
     if any(isinstance(getattr(module, norm, None), nn.Module) for norm in NORMS):
         return None
     scale = next((s for s in (getattr(module, n, None) for n in ("scaling", "scale")) if isinstance(s, float)), None)
+    width = getattr(module, "head_dim", None)
+    width = width if isinstance(width, int) else None
     if isinstance(module, nn.MultiheadAttention):
         if module.in_proj_weight is None or module.bias_k is not None:
             return None
-        query, key, _ = _with_bias(module.in_proj_weight, module.in_proj_bias).chunk(3)
-        return Projections(scale, query, key, (module, module))
+        both = _with_bias(module.in_proj_weight, module.in_proj_bias)
+        return Projections((both,), FIRST, (module, module), scale, width)
     for name, place in PROJECTIONS.items():
-        projection = getattr(module, name, None)
+        projection, beside = getattr(module, name, None), getattr(module, KEY_BESIDE.get(name, ""), None)
         if isinstance(projection, nn.Module):
-            return _read(module, name, projection, place, scale)
-    return None
-
-
-def _read(module: nn.Module, name: str, projection: nn.Module, place: str, scale: float | None) -> Projections | None:
-    whole = _matrix(projection)
-    if whole is None:
-        return None
-    if place == ALONE:
-        beside = getattr(module, KEY_BESIDE.get(name, ""), None)
-        key = _matrix(beside) if isinstance(beside, nn.Module) else None
-        return None if key is None else Projections(scale, whole, key, (projection, beside))  # type: ignore[arg-type]
-    heads = next((h for h in (getattr(module, n, None) for n in ("num_heads", "num_attention_heads")) if h), None)
-    third = whole.shape[0] // 3
-    if place == BY_HEAD and isinstance(heads, int):
-        query, key, _ = whole.reshape(heads, 3, -1, whole.shape[1]).unbind(1)
-        return Projections(scale, query.flatten(0, 1), key.flatten(0, 1), (projection, projection))
-    if place == FIRST:
-        width = getattr(module, "head_dim", None)
-        queries = heads * width if isinstance(heads, int) and isinstance(width, int) else third
-        keys = (whole.shape[0] - queries) // 2
-        return Projections(scale, whole[:queries], whole[queries : queries + keys], (projection, projection))
+            sources = projection, beside if place == ALONE and isinstance(beside, nn.Module) else projection
+            weights = [_matrix(source) for source in dict.fromkeys(sources)]
+            if place == ALONE and beside is None:
+                return None
+            known = tuple(weight for weight in weights if weight is not None)
+            return Projections(known, place, sources, scale, width) if len(known) == len(weights) else None
     return None
 
 

@@ -10,6 +10,7 @@ from weakref import WeakSet
 from torch import nn
 
 from ..errors import ArgumentError
+from ..knob.needs import check_layers, check_policy
 from ..knob.policies import Policy
 from .backend import NAME, Own, make_known
 from .layers import attention_modules
@@ -30,6 +31,7 @@ def temper(model: Model, policy: Policy) -> Model:
     The model keeps its policy inside `with at.tempering(...)`, in copies of it and until `untemper`; what is saved of
     it does not change. Tempered again it takes the new policy.
     """
+    check_policy(policy)
     configs, aside = _ready(model, policy)
     if aside:
         warnings.warn(f"not tempered, for want of an AttentionInterface: {', '.join(aside)}", stacklevel=2)
@@ -57,8 +59,8 @@ def untemper(model: Model) -> Model:
 
 
 @contextmanager
-def switched(model: nn.Module, policy: Policy) -> Iterator[None]:
-    """As `temper` for the time being; afterwards everything is as it was, another policy included."""
+def switched(model: nn.Module, policy: Policy | None) -> Iterator[None]:
+    """As `temper` for the time being, or with None under the policy in force; afterwards everything is as it was."""
     before = [(c, _name(c)) for c in _ready(model, policy)[0]]
     owned = {module: module.__dict__.get("_attemper") for module in model.modules()}
     try:
@@ -80,7 +82,7 @@ def pretrained(model: nn.Module) -> "list[PreTrainedModel]":
     return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
-def _set(model: nn.Module, policy: Policy) -> None:
+def _set(model: nn.Module, policy: Policy | None) -> None:
     for config in _configs(model):
         config._attn_implementation_internal = NAME
     layers = {module: number for number, module in enumerate(attention_modules(model).values())}
@@ -89,11 +91,11 @@ def _set(model: nn.Module, policy: Policy) -> None:
         module.__dict__["_attemper"] = Own(policy, layers.get(module))
 
 
-def _ready(model: nn.Module, policy: Policy) -> tuple[list[Any], list[str]]:
+def _ready(model: nn.Module, policy: Policy | None) -> tuple[list[Any], list[str]]:
     """The configurations of a model that can be switched, and which of its attention modules cannot."""
     make_known()
-    if not callable(getattr(policy, "inverse_temperature", None)):
-        raise ArgumentError("policy", policy, "a policy such as at.Constant(0.5)")
+    if policy is not None:
+        check_policy(policy)
     if not isinstance(model, nn.Module) or not (parts := pretrained(model)):
         raise ArgumentError("model", type(model).__name__, f"a model of transformers {ELSEWHERE}")
     for part in parts:
@@ -101,6 +103,7 @@ def _ready(model: nn.Module, policy: Policy) -> tuple[list[Any], list[str]]:
             accepted = f"a model whose attention goes through transformers' AttentionInterface {ELSEWHERE}"
             raise ArgumentError("model", type(part).__name__, accepted)
     modules = attention_modules(model)
+    check_layers(policy, len(modules))
     aside = [name for name, module in modules.items() if not _calls_interface(type(module))]
     if len(aside) == len(modules) and not any(_calls_interface(type(module)) for module in model.modules()):
         accepted = f"a model with attention that goes through transformers' AttentionInterface {ELSEWHERE}"

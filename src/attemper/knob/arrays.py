@@ -41,8 +41,7 @@ def adaptive_softmax(logits: Array, policy: Policy | None = Adaptive(), dim: int
 def _tempered(logits: Tensor, policy: Policy | None, dim: int) -> Tensor:
     held = HeldLogits.of(rows_last(logits, dim))
     beta = None if policy is None else beta_of(policy, RowStatistics(held))
-    weights = torch.softmax(held.scaled(beta), -1).masked_fill(held.dead.unsqueeze(-1), 0)
-    return weights.to(logits.dtype).movedim(-1, dim)
+    return held.weights(beta).to(logits.dtype).movedim(-1, dim)
 
 
 def _tensor(array: Any) -> Tensor:

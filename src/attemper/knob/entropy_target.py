@@ -20,8 +20,8 @@ TINY = 1e-30
 
 @dataclass(frozen=True)
 class EntropyTarget:
-    """The least beta >= 1 with entropy <= nats, to 1e-3 nats: rows below get exactly 1, rows that cannot reach it
-    `max_beta`. Ours; a natural target is the entropy that the same head has at training lengths.
+    """The least beta >= 1 with entropy <= nats, to 1e-3 nats where it is solved: rows below get exactly 1, rows that
+    cannot reach it `max_beta`. Ours; a natural target is the entropy that the same head has at training lengths.
 
     Every step of the search is a pass over the logits, at most `max_passes` of them with the one at beta = 1; about
     four are used. A row that is not solved by then gets a beta that is too large, not too small. A gradient (the

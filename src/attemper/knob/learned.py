@@ -7,20 +7,27 @@ from torch import Tensor, nn
 
 def learned_by(policy: object) -> list[Tensor]:
     """The tensors within a policy's attributes that want a gradient, each once."""
-    return list({id(tensor): tensor for tensor in _tensors_in(policy)}.values())
+    return list({id(tensor): tensor for tensor in _tensors_in(policy, set())}.values())
 
 
-def _tensors_in(thing: object) -> Iterator[Tensor]:
+def _tensors_in(thing: object, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(thing, Tensor):
         if thing.requires_grad:
             yield thing
-    elif isinstance(thing, nn.Module):
+        return
+    if id(thing) in seen or isinstance(thing, type):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, nn.Module):
         yield from (parameter for parameter in thing.parameters() if parameter.requires_grad)
-    elif isinstance(thing, dict):
-        for value in thing.values():
-            yield from _tensors_in(value)
+    inside: list[object] = []
+    if isinstance(thing, dict):
+        inside = list(thing.values())
     elif isinstance(thing, list | tuple):
-        for value in thing:
-            yield from _tensors_in(value)
-    elif hasattr(thing, "__dict__") and not isinstance(thing, type):
-        yield from _tensors_in(vars(thing))
+        inside = list(thing)
+    else:
+        inside = list(getattr(thing, "__dict__", {}).values())
+        slots = getattr(type(thing), "__slots__", ())
+        inside += [getattr(thing, slot, None) for slot in ((slots,) if isinstance(slots, str) else slots)]
+    for each in inside:
+        yield from _tensors_in(each, seen)

@@ -28,6 +28,20 @@ def check_policy(policy: object) -> None:
         raise ArgumentError("policy", policy, "a policy whose `needs` names the fields of RowStatistics it reads")
 
 
+def check_layers(policy: object, count: int) -> None:
+    """Refuses a policy that names an attention module which a model of `count` has not."""
+    named = [layer for layer, _ in getattr(policy, "policies", {})]
+    if named and max(named) >= count:
+        raise ArgumentError("policy", f"one for layer {max(named)}", f"a layer from 0 to {count - 1} of this model")
+
+
+def check_heads(policy: object, layer: int | None, count: int) -> None:
+    """Refuses a policy that names a head which a layer of `count` has not."""
+    named = [head for of, head in getattr(policy, "policies", {}) if head is not None and layer in (None, of)]
+    if named and max(named) >= count:
+        raise ArgumentError("policy", f"one for head {max(named)}", f"a head from 0 to {count - 1} of this layer")
+
+
 def beta_of(policy: Policy, rows: RowStatistics) -> Tensor:
     """The policy's beta for each of the rows."""
     beta = policy.inverse_temperature(rows)
@@ -39,6 +53,6 @@ def beta_of(policy: Policy, rows: RowStatistics) -> Tensor:
         except RuntimeError:
             accepted = f"a number a row, shape {tuple(rows.shape)},"
             raise ArgumentError(f"inverse temperature of {policy!r}", tuple(beta.shape), accepted) from None
-    if beta.numel() and (least := read(beta.detach().amin())) is not None and least < 0:
+    if beta.numel() and (least := read(beta.detach().amin())) is not None and not least >= 0:
         raise ArgumentError(f"inverse temperature of {policy!r}", least, "a number from 0")
     return beta

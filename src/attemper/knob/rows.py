@@ -58,9 +58,9 @@ class RowStatistics:
     ) -> None:
         self._source, self._beta = source, beta
         self.layer, self.first_head = layer, first_head
-        # functools' own cache takes a lock, which torch.compile cannot trace
-        self._kept_moments: RowMoments | None = None
-        self._kept_extremes: tuple[Tensor, Tensor] | None = None
+        # by grad mode: what was computed without gradients does not serve who wants them
+        self._kept_moments: dict[bool, RowMoments] = {}
+        self._kept_extremes: dict[bool, tuple[Tensor, Tensor]] = {}
         self._kept_length: Tensor | None = None
 
     @classmethod
@@ -131,21 +131,23 @@ class RowStatistics:
     def sorted_logits(self) -> Tensor:
         """(*rows, n): the largest first; -inf stands behind the visible ones. It is as large as the logits."""
         values = self._source.sorted_logits()
-        return values if self._beta is None else _times(values, self._beta.unsqueeze(-1))
+        return values if self._beta is None else times(values, self._beta.unsqueeze(-1))
 
     def _moments(self, variance: bool = False) -> RowMoments:
-        kept = self._kept_moments
+        mode = torch.is_grad_enabled()
+        kept = self._kept_moments.get(mode)
         if kept is None or (variance and kept.variance is None):
-            kept = self._kept_moments = self._source.moments(self._beta, variance)
+            kept = self._kept_moments[mode] = self._source.moments(self._beta, variance)
         return kept
 
     def _extremes(self) -> tuple[Tensor, Tensor]:
-        if self._kept_extremes is None:
-            largest, smallest = self._source.extremes()
+        mode = torch.is_grad_enabled()
+        if mode not in self._kept_extremes:
+            ends = self._source.extremes()
             if self._beta is not None:
-                largest, smallest = _times(largest, self._beta), _times(smallest, self._beta)
-            self._kept_extremes = largest, smallest
-        return self._kept_extremes
+                ends = times(ends[0], self._beta), times(ends[1], self._beta)
+            self._kept_extremes[mode] = ends
+        return self._kept_extremes[mode]
 
 
 def rows_last(logits: Tensor, dim: int) -> Tensor:
@@ -168,11 +170,19 @@ class HeldLogits:
     route = "held"
 
     def __init__(
-        self, below: Tensor, top: Tensor, dead: Tensor, sink: Tensor | None = None, scratch: Tensor | None = None
+        self,
+        below: Tensor,
+        top: Tensor,
+        dead: Tensor,
+        sink: Tensor | None = None,
+        *,
+        scratch: Tensor | None = None,
+        length: Tensor | None = None,
+        seen_before: int = 0,
     ) -> None:
         self.below, self.top, self.dead, self.sink, self.scratch = below, top, dead, sink, scratch
-        self.known_length: Tensor | None = None
-        self.seen_before = 0
+        self.seen_before = seen_before
+        self._length = length
 
     @classmethod
     def of(cls, logits: Tensor, sink: Tensor | None = None) -> "HeldLogits":
@@ -196,7 +206,7 @@ class HeldLogits:
 
     @property
     def length(self) -> Tensor:
-        return self.seen.sum(-1) if self.known_length is None else self.known_length
+        return self.seen.sum(-1) if self._length is None else self._length
 
     @property
     def seen(self) -> Tensor:
@@ -208,6 +218,10 @@ class HeldLogits:
             return self.below
         factor = bounded(beta).unsqueeze(-1)
         return self.below.mul_(factor) if last and self.scratch is not None else self.below * factor
+
+    def weights(self, beta: Tensor | None) -> Tensor:
+        """softmax(beta * logits) without the sink; a row that sees nothing gets zeros."""
+        return torch.softmax(self.scaled(beta), -1).masked_fill(self.dead.unsqueeze(-1), 0)
 
     def moments(self, beta: Tensor | None, variance: bool) -> RowMoments:
         below = self.scaled(beta)
@@ -233,7 +247,7 @@ class HeldLogits:
         )
         if self.sink is None:
             return moments
-        return with_sink(moments, self.sink if beta is None else _times(self.sink, beta))
+        return with_sink(moments, self.sink if beta is None else times(self.sink, beta))
 
     def extremes(self) -> tuple[Tensor, Tensor]:
         largest = self.below.amax(-1) + self.top if self.below.requires_grad else self.top
@@ -280,10 +294,12 @@ def with_sink(moments: RowMoments, sink: Tensor) -> RowMoments:
 
 def bounded(beta: Tensor) -> Tensor:
     """Above 0, where every visible entry counts the same but a masked one still nothing; and too small to overflow."""
-    return beta.clamp(1e-20, 1e8 if beta.dtype == torch.float32 else 1e200)
+    within = beta.clamp(1e-20, 1e8 if beta.dtype == torch.float32 else 1e200)
+    # the gradient of what was given: at 0 the clamp's own would be none
+    return beta + (within - beta).detach() if beta.requires_grad else within
 
 
-def _times(values: Tensor, beta: Tensor) -> Tensor:
+def times(values: Tensor, beta: Tensor) -> Tensor:
     """-inf and inf stay what they are."""
     infinite = values.isinf()
     # 0 * -inf would be beta's gradient

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...knob.rows import MASKED, HeldLogits
 from ..cases import Case
+from ..masks import not_seen
 from .places import Place
 
 QUERY, KEY, VALUE, BIAS, SINKS, BETA, PARAMETERS = range(7)
@@ -24,7 +25,7 @@ class Block:
     value: Tensor | None
     beta: Tensor | None
     first_head: int
-    seed: int | None
+    seed: int
 
 
 def prepared(case: Case, tensors: Tensors) -> Tensors:
@@ -51,9 +52,7 @@ def within(number: int, tensor: Tensor, place: Place) -> Any:
     return place.heads if number == SINKS else ...
 
 
-def block_of(
-    case: Case, parts: Sequence[Tensor | None], place: Place, seed: int | None, spaces: list[Tensor] | None
-) -> Block:
+def block_of(case: Case, parts: Sequence[Tensor | None], place: Place, seed: int, spaces: list[Tensor] | None) -> Block:
     query, key, value, bias, sinks, beta = parts[:PARAMETERS]
     assert query is not None and key is not None
     shape = (*query.shape[:3], key.shape[2])
@@ -63,10 +62,12 @@ def block_of(
     dead = top <= MASKED / 2
     top.masked_fill_(dead, 0)
     sink = None if sinks is None else sinks.to(top.dtype)[:, None].expand(top.shape)
-    held = HeldLogits(logits.sub_(top.unsqueeze(-1)), top, dead, sink, None if rooms is None else rooms[1])
+    length, seen_before = None, 0
     if case.mask is None and case.bias is None:
-        held.known_length = _lengths(case, place, top)
-        held.seen_before = min(place.queries.start + 1, place.keys.stop) if case.is_causal else place.keys.stop
+        length = _lengths(case, place, top)
+        seen_before = min(place.queries.start + 1, place.keys.stop) if case.is_causal else place.keys.stop
+    below, scratch = logits.sub_(top.unsqueeze(-1)), None if rooms is None else rooms[1]
+    held = HeldLogits(below, top, dead, sink, scratch=scratch, length=length, seen_before=seen_before)
     return Block(held, value, beta, place.heads.start, seed)
 
 
@@ -87,7 +88,7 @@ def _logits(case: Case, query: Tensor, key: Tensor, bias: Tensor | None, place: 
         logits = logits.div_(case.softcap).tanh_()
         logits = logits * case.softcap if logits.requires_grad else logits.mul_(case.softcap)
     if bias is not None:
-        logits.add_(bias.to(dtype).clamp(min=MASKED))
+        logits.add_(torch.where(bias > not_seen(bias.dtype), bias.to(dtype), MASKED))
     if case.mask is not None:
         # an addition: torch fills a tenth as fast, and heads that share a mask share what is added
         logits.add_(torch.where(case.mask[within(BIAS, case.mask, place)], 0.0, MASKED))

@@ -14,7 +14,7 @@ from torch.nn import functional
 from ...knob.learned import learned_by
 from ...knob.needs import beta_of
 from ...knob.policies import Policy
-from ...knob.rows import RowStatistics, softmax_into
+from ...knob.rows import RowMoments, RowStatistics, softmax_into, times
 from ..cases import Case
 from .block import BETA, PARAMETERS, Block, Tensors, block_of, by_key_head, prepared, within
 from .places import places
@@ -41,21 +41,21 @@ def over_blocks(work: str, case: Case, beta: Tensor | None = None) -> tuple[Tens
 
 
 def work_of(name: str, case: Case) -> Work:
-    """What is to be done with each block."""
-    if name == "attend":
-        return lambda block: _output(case, block, block.beta)[:1]
-    if name == "extremes":
-        return lambda block: block.held.extremes()
-    if name == "sort":
-        return lambda block: (_sorted(block, case.keys + (case.sinks is not None)),)
-    variance = name == "moments and variance"
-    return lambda block: [each for each in block.held.moments(block.beta, variance) if each is not None]
+    """What is to be done with each block; it is kept for the backward pass, and so keeps no tensor."""
+    settings, width = case.without_tensors(), case.keys + (case.sinks is not None)
+    works: dict[str, Work] = {
+        "attend": lambda block: _output(settings, block, block.beta)[:1],
+        "moments": lambda block: _known(block.held.moments(block.beta, False)),
+        "moments and variance": lambda block: _known(block.held.moments(block.beta, True)),
+        "extremes": lambda block: block.held.extremes(),
+        "sort": lambda block: (_sorted(block, width),),
+    }
+    return works[name]
 
 
-def tempered(
-    case: Case, policy: Policy | None, detach: bool = False, layer: int | None = None, measure: bool = False
-) -> tuple[Tensor, ...]:
+def tempered(case: Case, policy: Policy | None, detach: bool, layer: int | None, measure: bool) -> tuple[Tensor, ...]:
     """The output under a policy; where `measure` asks, also entropy, logsumexp, mean, maximum and minimum under it."""
+    settings = case.without_tensors()
 
     def work(block: Block) -> Sequence[Tensor]:
         held, beta = block.held, None
@@ -65,10 +65,10 @@ def tempered(
                 beta = beta_of(policy, rows).to(held.top.dtype)
         if not measure or torch.is_grad_enabled():
             # a block that is made again for its gradient has been measured
-            return (_output(case, block, beta)[0],)
+            return _output(settings, block, beta)[:1]
         extremes = RowStatistics(held).at(1.0 if beta is None else beta)
         ends = extremes.max_logit, extremes.min_logit
-        output, weights, scaled = _output(case, block, beta)
+        output, weights, scaled = _output(settings, block, beta)
         moments = held.moments_under(weights, scaled, beta, False)
         return output, moments.entropy, moments.logsumexp, moments.mean, *ends
 
@@ -79,7 +79,7 @@ def tempered(
 def apply(case: Case, work: Work, beta: Tensor | None = None, parameters: Tensors = ()) -> tuple[Tensor, ...]:
     """What `work` gives for every block, put together; a gradient flows to all that it was made of."""
     case = case if case.keys else _with_a_key_that_none_sees(case)
-    seed = int(torch.randint(2**62, ())) if case.dropout and case.value is not None else None
+    seed = int(torch.randint(2**62, ())) if case.dropout and case.value is not None else 0
     tensors = (*case.tensors, beta, *parameters)
     if not torch.is_grad_enabled() or not any(each is not None and each.requires_grad for each in tensors):
         return forward(case, work, seed, tensors)
@@ -91,20 +91,22 @@ class Remade(torch.autograd.Function):
     """Keeps nothing of a block: the backward pass makes it again."""
 
     @staticmethod
-    def forward(ctx: Any, case: Case, work: Work, seed: int | None, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        ctx.case, ctx.work, ctx.seed = case.without_tensors(), work, seed
-        ctx.save_for_backward(*tensors)
+    def forward(ctx: Any, case: Case, work: Work, seed: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.settings, ctx.work, ctx.seed = case.without_tensors(), work, seed
+        ctx.save_for_backward(case.mask, *tensors)
         return forward(case, work, seed, tensors)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        mask, *tensors = ctx.saved_tensors
+        case = ctx.settings.with_tensors(*tensors[:BETA], mask)
         wanted = ctx.needs_input_grad[3:]
-        return None, None, None, *backward(ctx.case, ctx.work, ctx.seed, ctx.saved_tensors, wanted, gradients)
+        return None, None, None, *backward(case, ctx.work, ctx.seed, tuple(tensors), wanted, gradients)
 
 
 @torch.no_grad()
-def forward(case: Case, work: Work, seed: int | None, tensors: Tensors) -> tuple[Tensor, ...]:
+def forward(case: Case, work: Work, seed: int, tensors: Tensors) -> tuple[Tensor, ...]:
     outputs: list[Tensor] = []
     tensors = prepared(case, tensors)
     all_places = list(places(case))
@@ -114,7 +116,7 @@ def forward(case: Case, work: Work, seed: int | None, tensors: Tensors) -> tuple
     with torch.autocast(case.query.device.type, enabled=False):
         for number, place in enumerate(all_places):
             parts = [t if t is None else t[within(i, t, place)] for i, t in enumerate(tensors)]
-            results = work(block_of(case, parts, place, seed and seed + number, spaces))
+            results = work(block_of(case, parts, place, seed + number, spaces))
             if not outputs:
                 outputs = [_empty(case, result) for result in results]
             for output, result in zip(outputs, results, strict=True):
@@ -123,22 +125,19 @@ def forward(case: Case, work: Work, seed: int | None, tensors: Tensors) -> tuple
 
 
 def backward(
-    case: Case, work: Work, seed: int | None, tensors: Tensors, wanted: Sequence[bool], given: Sequence[Tensor | None]
+    case: Case, work: Work, seed: int, tensors: Tensors, wanted: Sequence[bool], given: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """The gradients of the tensors, each a sum over blocks in float32 at least."""
-    query, key, value, bias, sinks = tensors[:BETA]
-    assert query is not None and key is not None
-    case = case.with_tensors(query, key, value, bias, sinks)
     dtype = case.computed_in
-    sums = {i: torch.zeros_like(t, dtype=dtype) for i, t in enumerate(tensors) if t is not None and wanted[i]}
-    with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):
+    sums: dict[int, Tensor] = {}
+    with torch.enable_grad(), torch.autocast(case.query.device.type, enabled=False):
         for number, place in enumerate(places(case)):
             parts = [
                 t if t is None or i >= PARAMETERS else t[within(i, t, place)].detach().to(dtype)
                 for i, t in enumerate(tensors)
             ]
-            leaves = {i: part.requires_grad_() for i, part in enumerate(parts) if part is not None and i in sums}
-            results = work(block_of(case, parts, place, seed and seed + number, None))
+            leaves = {i: part.requires_grad_() for i, part in enumerate(parts) if part is not None and wanted[i]}
+            results = work(block_of(case, parts, place, seed + number, None))
             pairs = [
                 (result, gradient[place.rows].to(result.dtype))
                 for result, gradient in zip(results, given, strict=False)
@@ -149,9 +148,15 @@ def backward(
             outputs, directions = ([pair[side] for pair in pairs] for side in (0, 1))
             found = torch.autograd.grad(outputs, list(leaves.values()), directions, allow_unused=True)
             for i, gradient in zip(leaves, found, strict=True):
-                if gradient is not None:
-                    sums[i][within(i, sums[i], place)] += gradient
+                tensor = tensors[i]
+                if gradient is not None and tensor is not None:
+                    into = sums.setdefault(i, torch.zeros_like(tensor, dtype=dtype))
+                    into[within(i, into, place)] += gradient
     return [sums[i].to(t.dtype) if t is not None and i in sums else None for i, t in enumerate(tensors)]
+
+
+def _known(moments: RowMoments) -> Sequence[Tensor]:
+    return [each for each in moments if each is not None]
 
 
 def _sorted(block: Block, width: int) -> Tensor:
@@ -168,9 +173,9 @@ def _output(case: Case, block: Block, beta: Tensor | None) -> tuple[Tensor, Tens
     share = (~held.dead).to(weights.dtype)
     if held.sink is not None:
         log_total = torch.logsumexp(scaled, -1) if scaled.requires_grad else -weights.amax(-1).log()
-        top, sink = (held.top, held.sink) if beta is None else (held.top * beta, held.sink * beta)
+        top, sink = (held.top, held.sink) if beta is None else (held.top * beta, times(held.sink, beta))
         share = share * torch.sigmoid(log_total + top - sink)
-    kept = weights if block.seed is None else _dropped(weights, case.dropout, block.seed)
+    kept = _dropped(weights, case.dropout, block.seed) if case.dropout else weights
     flat = by_key_head(kept.to(value.dtype), value)
     output = torch.bmm(flat, value.flatten(0, 1)).view(*weights.shape[:-1], value.shape[-1])
     return (output * share.unsqueeze(-1)).to(case.query.dtype), weights, scaled

@@ -14,7 +14,7 @@ from ..cases import Case
 from . import blocks
 from .statistics import CaseRows
 
-NAME = "blocks"
+NAME = "operators"
 OUTPUTS = {"moments": 3, "moments and variance": 4, "extremes": 2}
 
 
@@ -30,9 +30,7 @@ def rows(case: Case) -> CaseRows:
     return CaseRows(case, call, NAME)
 
 
-def tempered(
-    case: Case, policy: Policy | None, detach: bool = False, layer: int | None = None, measure: bool = False
-) -> tuple[Tensor, ...]:
+def tempered(case: Case, policy: Policy | None, detach: bool, layer: int | None, measure: bool) -> tuple[Tensor, ...]:
     beta, statistics = None, RowStatistics(rows(case), layer=layer)
     if policy is not None:
         beta = beta_of(policy, statistics)
@@ -113,7 +111,11 @@ def backward_operator(
     tensors = (*case.tensors, beta)
     with _autograd_within():
         found = blocks.backward(case, blocks.work_of(work, case), _number(seed), tensors, wanted, gradients)
-    return [gradient for gradient in found if gradient is not None]
+    return [
+        torch.zeros_like(tensor) if gradient is None else gradient
+        for tensor, gradient, want in zip(tensors, found, wanted, strict=True)
+        if want and tensor is not None
+    ]
 
 
 @backward_operator.register_fake
@@ -153,5 +155,5 @@ def _autograd_within() -> Iterator[None]:
         torch._C._dispatch_tls_set_dispatch_key_excluded(key, was)
 
 
-def _number(seed: Tensor | None) -> int | None:
-    return None if seed is None else int(seed)
+def _number(seed: Tensor | None) -> int:
+    return 0 if seed is None else int(seed)

@@ -44,7 +44,9 @@ def places(case: Case) -> Iterator[Place]:
     sequences, key_heads = case.key.shape[:2]
     group = case.heads // max(key_heads, 1)
     queries, keys = case.queries, case.keys
-    room = FOR_A_GPU if case.query.is_cuda else FOR_A_THREAD * torch.get_num_threads()
+    # what is dropped depends on the blocks, and the number of threads may change before the backward pass
+    threads = 2 if case.dropout else torch.get_num_threads()
+    room = FOR_A_GPU if case.query.is_cuda else FOR_A_THREAD * threads
     few = min(queries, -(-ROWS // max(group, 1)))
     heads = _between(1, room // max(few * group * keys, 1), key_heads)
     whole = heads == key_heads and queries * group * heads * keys <= room

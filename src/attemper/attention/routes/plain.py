@@ -6,6 +6,7 @@ from torch import Tensor
 from ...knob.needs import beta_of
 from ...knob.policies import Constant, Policy
 from ...knob.rows import RowStatistics
+from ...knob.softmax import HALVES
 from ..cases import Case
 from . import blocks
 
@@ -13,27 +14,26 @@ NAME = "plain"
 
 
 def gives_output(case: Case, policy: Policy | None, needs: frozenset[str], measure: bool) -> bool:
-    """Where torch has a fused call for the case, so that none of its dense ways is taken."""
-    on_cpu = case.query.device.type == "cpu"
+    """Where nothing but lengths is asked for and torch has a fused call for the case: its other ways are dense."""
+    query, value = case.query, case.value
     return (
         needs <= {"length"}
         and not measure
         and case.softcap is None
         and case.sinks is None
         and _takes_bias(case, policy)
-        and not (on_cpu and case.dropout)
-        and not (case.mask is not None and case.is_causal and not on_cpu)
-        and case.value is not None
-        and case.value.shape[3] == case.query.shape[3]
-        and min(case.keys, *case.query.shape) > 0
+        and case.scale > 0
+        and not (case.is_causal and (case.mask is not None or case.bias is not None))
+        and value is not None
+        and value.shape[3] == query.shape[3]
+        and min(case.keys, *query.shape) > 0
+        and (query.device.type != "cpu" or _cpu_takes(case, policy))
     )
 
 
-def tempered(
-    case: Case, policy: Policy | None, detach: bool = False, layer: int | None = None, measure: bool = False
-) -> tuple[Tensor, ...]:
+def tempered(case: Case, policy: Policy | None, detach: bool, layer: int | None, measure: bool) -> tuple[Tensor, ...]:
     query, scale = case.query, case.scale
-    if isinstance(policy, Constant):
+    if type(policy) is Constant:
         scale = scale / policy.temperature
     elif policy is not None:
         beta = beta_of(policy, RowStatistics(blocks.rows(case), layer=layer))
@@ -44,13 +44,20 @@ def tempered(
         query,
         case.key,
         case.value,
-        None if mask is None else mask.expand(*mask.shape[:2], case.queries, case.keys),
+        mask,
         case.dropout,
         case.is_causal,
         scale=scale,
         enable_gqa=case.key.shape[1] != case.heads,
     )
     return (output,)
+
+
+def _cpu_takes(case: Case, policy: Policy | None) -> bool:
+    layouts = all(t is not None and t.stride(3) == 1 for t in (case.query, case.key, case.value))
+    # a query times its beta would be rounded to half precision, and blocks are no slower there
+    rounded = policy is not None and type(policy) is not Constant and case.query.dtype in HALVES
+    return layouts and not rounded and not case.dropout
 
 
 def _takes_bias(case: Case, policy: Policy | None) -> bool:
