@@ -243,6 +243,17 @@ def test_a_tempered_model_is_measured_as_it_runs(gpt2):
     np.testing.assert_allclose(inside.entropy, tempered.entropy, rtol=1e-5)
 
 
+def test_the_policy_of_the_registered_backend_is_in_force(gpt2, no_default):
+    given = {n: tokens(n) for n in LENGTHS}
+    plain = at.dispersion(gpt2, given)
+    at.huggingface.register(at.Constant(0.1))
+    gpt2.set_attn_implementation("attemper")
+    registered = at.dispersion(gpt2, given)
+    assert (registered.entropy < plain.entropy).all()
+    assert registered.spread_bound.isna().all()
+    assert gpt2.config._attn_implementation == "attemper"
+
+
 @pytest.mark.parametrize(
     ("model", "given", "says"),
     [

@@ -1,5 +1,6 @@
 import gc
 import math
+import types
 import weakref
 
 import pytest
@@ -294,6 +295,12 @@ def test_statistics_computed_without_gradients_do_not_serve_who_wants_them(tenso
         assert not rows.max_logit.requires_grad
     assert rows.entropy.requires_grad
     assert rows.max_logit.requires_grad
+    rows = at.attention_statistics(tensors[0], tensors[1], enable_gqa=True)
+    with torch.inference_mode():
+        assert rows.length.sum() > 0
+        assert rows.entropy.sum() > 0
+    (rows.entropy * rows.length).sum().backward()
+    assert tensors[0].grad.abs().max() > 0
 
 
 def test_a_beta_of_zero_and_an_absent_sink_have_their_gradients(tensors):
@@ -330,10 +337,23 @@ class Slotted(Holder):
         self.scale = scale
 
 
+class Inherited(Slotted):
+    __slots__ = ("other",)
+
+
+class Contained(Holder):
+    def __init__(self, scale):
+        self.table = types.MappingProxyType({"scale": scale})
+
+    @property
+    def scale(self):
+        return self.table["scale"]
+
+
 def test_what_a_policy_holds_and_does_not_use_gets_no_gradient(tensors):
     query, key, value, *_ = tensors
     model, scale = torch.nn.Linear(3, 3), torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-    for policy in (Holder(model, scale), Slotted(scale)):
+    for policy in (Holder(model, scale), Slotted(scale), Inherited(scale), Contained(scale)):
         scale.grad = None
         at.attention(query, key, value, enable_gqa=True, policy=policy).square().sum().backward()
         assert scale.grad.abs() > 1e-4

@@ -561,3 +561,25 @@ def test_a_compiled_model_is_tempered_and_watched_like_the_eager_one(make):
         far(sharp, plain)
     close(compiled(x), plain)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("first", ["plain", "tempered"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_compiled_encoder_is_reached_in_inference_too(first, mode):
+    torch._dynamo.reset()
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), 2).eval()
+    x, compiled = torch.randn(2, 7, 16), torch.compile(encoder, backend="aot_eager")
+    with mode():
+        plain = encoder(x)
+        if first == "plain":
+            close(compiled(x), plain)
+        for policy in (at.Constant(0.3), at.Adaptive(), at.LogLength(2)):
+            with at.tempering(policy):
+                expected = encoder(x)
+                with at.watching() as record:
+                    close(compiled(x), expected)
+            assert len(record) == 2
+            far(expected, plain) if not isinstance(policy, at.Adaptive) else None
+        close(compiled(x), plain)
+    assert torch.backends.mha.get_fastpath_enabled()
+    torch._dynamo.reset()

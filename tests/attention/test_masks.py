@@ -49,9 +49,25 @@ def test_a_row_of_nothing_but_such_numbers_has_no_entropy_and_no_output():
     assert rows.length[0, :, 2].tolist() == [0, 0]
     assert rows.entropy[0, :, 2].tolist() == [0, 0]
     assert at.attention(query, key, value, mask, policy=at.Adaptive())[:, :, 2].abs().max() == 0
-    # torch's own call, which runs where nothing is asked of the rows, averages
-    plain = at.attention(query, key, value, mask, policy=None)[:, :, 2]
-    torch.testing.assert_close(plain, value.mean(2))
+    # where torch's own call averages, too
+    for policy in (None, at.Constant(1.0), at.Constant(0.5)):
+        assert at.attention(query, key, value, mask, policy=policy)[:, :, 2].abs().max() == 0
+
+
+def test_a_bias_that_was_added_to_not_seen_makes_nothing_seen():
+    query, key = torch.randn(2, 1, 1, 4, 8, dtype=torch.float64).unbind()
+    mask = torch.zeros(4, 4, dtype=torch.float64)
+    mask[:, 2:] = -1e9
+    assert at.attention_statistics(query, key, mask + 100).length.flatten().tolist() == [2] * 4
+
+
+def test_a_finite_mask_and_a_policy_of_lengths_make_one_graph():
+    torch._dynamo.reset()
+    query, mask = torch.randn(1, 2, 9, 8), torch.zeros(9, 9)
+    function = torch.compile(lambda q, m: at.attention(q, q, q, m, policy=at.LogLength(4)), backend="aot_eager")
+    torch._dynamo.utils.counters.clear()
+    torch.testing.assert_close(function(query, mask), at.attention(query, query, query, mask, policy=at.LogLength(4)))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
 def test_no_gradient_flows_to_what_is_not_seen():

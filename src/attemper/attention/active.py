@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import AttemperError
-from ..knob.needs import beta_of
+from ..knob.needs import beta_of, check_heads
 from ..knob.policies import Policy
 from ..knob.rows import HeldLogits, RowStatistics
 from .cases import Case
@@ -25,8 +25,8 @@ def perform(case: Case, own: Policy | None = None, module: nn.Module | None = No
 def perform_on(logits: Tensor) -> Tensor:
     """The weights that logits (batch, heads, queries, keys) give under the policy in force; watchers are told."""
     policy, layer = _chosen(None, None)
-    # a mask was added to them: half of its bound leaves room for the logits themselves
-    held = HeldLogits.of(logits.masked_fill(logits <= not_seen(logits.dtype) / 2, -torch.inf))
+    check_heads(policy, layer, logits.shape[1])
+    held = HeldLogits.of(logits.masked_fill(logits <= not_seen(logits.dtype), -torch.inf))
     rows, beta = RowStatistics(held, layer=layer), None
     if policy is not None:
         beta = beta_of(policy, rows)

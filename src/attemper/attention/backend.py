@@ -56,6 +56,11 @@ def register(policy: Policy | None = None) -> None:
     _Registered.policy = policy
 
 
+def registered() -> Policy | None:
+    """The policy of models without their own."""
+    return _Registered.policy
+
+
 def make_known() -> None:
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
@@ -108,7 +113,7 @@ def attend(
     same = None
     if cu_seq_lens_q is not None or cu_seq_lens_k is not None:
         same = _same_sequence(query, key, cu_seq_lens_q, cu_seq_lens_k)
-    elif causal and key.shape[2] == queries:
+    elif causal:
         _refuse_unmasked_packing(others.get("position_ids"))
     if causal and key.shape[2] > queries:
         # the rest of an empty static cache

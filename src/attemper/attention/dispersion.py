@@ -130,7 +130,12 @@ def _call(model: nn.Module, given: Any) -> None:
 
 
 def _has_policy(model: nn.Module) -> bool:
-    """Whether it was tempered by `at.huggingface.temper`."""
+    """Whether `at.huggingface.temper` gave it one, or `register` one to all that have none."""
+    from . import backend
+
+    registered = getattr(getattr(model, "config", None), "_attn_implementation", None) == backend.NAME
+    if registered and backend.registered() is not None:
+        return True
     return any("_attemper" in module.__dict__ for module in model.modules())
 
 
@@ -143,7 +148,7 @@ def _reachable(model: nn.Module) -> Iterator[set[str]]:
         yield biased
         return
     from . import backend
-    from .switch import pretrained, switched
+    from .switch import pretrained, runs_ours, switched
 
     names = {module: name for name, module in model.named_modules()}
 
@@ -153,7 +158,7 @@ def _reachable(model: nn.Module) -> Iterator[set[str]]:
 
     backend.listeners.append(listen)
     try:
-        if pretrained(model) and not _has_policy(model):
+        if pretrained(model) and not runs_ours(model):
             with switched(model, None):
                 yield biased
         else:

@@ -147,16 +147,41 @@ _here = _Here()
 @contextmanager
 def _intercepted() -> Iterator[None]:
     """One mode a thread is enough for all the contexts that are open."""
-    if _here.depth == 0:
-        _here.mode = cast(AbstractContextManager[Any], _Interception())
-        _here.mode.__enter__()
-    _here.depth += 1
+    with _slow_path():
+        if _here.depth == 0:
+            _here.mode = cast(AbstractContextManager[Any], _Interception())
+            _here.mode.__enter__()
+        _here.depth += 1
+        try:
+            yield
+        finally:
+            _here.depth -= 1
+            if _here.depth == 0:
+                _here.mode.__exit__(None, None, None)
+
+
+class _FastPath:
+    """Whose kernels call no attention that a mode sees; torch leaves it by itself but in what is compiled."""
+
+    lock, users, before = threading.Lock(), 0, True
+
+
+@contextmanager
+def _slow_path() -> Iterator[None]:
+    """torch has one switch for all threads: the first to come turns it off, and the last to leave back."""
+    mha = torch.backends.mha
+    with _FastPath.lock:
+        if _FastPath.users == 0:
+            _FastPath.before = mha.get_fastpath_enabled()
+            mha.set_fastpath_enabled(False)
+        _FastPath.users += 1
     try:
         yield
     finally:
-        _here.depth -= 1
-        if _here.depth == 0:
-            _here.mode.__exit__(None, None, None)
+        with _FastPath.lock:
+            _FastPath.users -= 1
+            if _FastPath.users == 0:
+                mha.set_fastpath_enabled(_FastPath.before)
 
 
 class _Open(threading.local):

@@ -1,16 +1,18 @@
 """Masks as models write them."""
 
-from functools import cache
-
 import torch
 
+# half of what is written: a bias may have been added
+BOUNDS = {
+    dtype: max(-5e8, torch.finfo(dtype).min / 2)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+}
 
-@cache
+
 def not_seen(dtype: torch.dtype) -> float:
-    """Numbers of a mask up to this one say "not seen", as -inf does: -1e9, or half the least where a type has less.
+    """Numbers of a mask up to this one say "not seen", as -inf does: models write -1e9 or the least of the type.
 
     >>> not_seen(torch.float32), not_seen(torch.float16)
-    (-1000000000.0, -32752.0)
+    (-500000000.0, -32752.0)
     """
-    # as the type rounds it: a mask in bfloat16 that was filled with -1e9 holds -998244352
-    return torch.tensor(max(-1e9, torch.finfo(dtype).min / 2)).to(dtype).item()
+    return BOUNDS[dtype]

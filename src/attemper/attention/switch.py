@@ -75,6 +75,11 @@ def switched(model: nn.Module, policy: Policy | None) -> Iterator[None]:
                 module.__dict__["_attemper"] = own
 
 
+def runs_ours(model: nn.Module) -> bool:
+    """Whether it was loaded or set with attn_implementation="attemper"."""
+    return any(_name(config) == NAME for config in _configs(model))
+
+
 def pretrained(model: nn.Module) -> "list[PreTrainedModel]":
     """The models of transformers in it, the whole before its parts."""
     from transformers import PreTrainedModel

@@ -1,6 +1,7 @@
 """The tensors that a policy learns."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Set
 
 from torch import Tensor, nn
 
@@ -21,13 +22,14 @@ def _tensors_in(thing: object, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(thing, nn.Module):
         yield from (parameter for parameter in thing.parameters() if parameter.requires_grad)
     inside: list[object] = []
-    if isinstance(thing, dict):
+    if isinstance(thing, Mapping):
         inside = list(thing.values())
-    elif isinstance(thing, list | tuple):
+    elif isinstance(thing, list | tuple | Set | deque):
         inside = list(thing)
     else:
         inside = list(getattr(thing, "__dict__", {}).values())
-        slots = getattr(type(thing), "__slots__", ())
-        inside += [getattr(thing, slot, None) for slot in ((slots,) if isinstance(slots, str) else slots)]
+        for kind in type(thing).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            inside += [getattr(thing, slot, None) for slot in ((slots,) if isinstance(slots, str) else slots)]
     for each in inside:
         yield from _tensors_in(each, seen)

@@ -1,5 +1,7 @@
 """What a policy reads of rows, and what it gives for them: checked where it is asked."""
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
 from ..checks import choices
@@ -30,16 +32,26 @@ def check_policy(policy: object) -> None:
 
 def check_layers(policy: object, count: int) -> None:
     """Refuses a policy that names an attention module which a model of `count` has not."""
-    named = [layer for layer, _ in getattr(policy, "policies", {})]
+    named = [layer for layer, _ in _named_by(policy)]
     if named and max(named) >= count:
         raise ArgumentError("policy", f"one for layer {max(named)}", f"a layer from 0 to {count - 1} of this model")
 
 
 def check_heads(policy: object, layer: int | None, count: int) -> None:
     """Refuses a policy that names a head which a layer of `count` has not."""
-    named = [head for of, head in getattr(policy, "policies", {}) if head is not None and layer in (None, of)]
+    named = [head for of, head in _named_by(policy) if head is not None and layer in (None, of)]
     if named and max(named) >= count:
         raise ArgumentError("policy", f"one for head {max(named)}", f"a head from 0 to {count - 1} of this layer")
+
+
+def _named_by(policy: object) -> Iterator[tuple[int, int | None]]:
+    """The (layer, head) that a PerHead names, those of tables within it too."""
+    from .per_head import PerHead
+
+    if isinstance(policy, PerHead):
+        yield from policy.policies
+        for inner in (*policy.policies.values(), policy.default):
+            yield from _named_by(inner)
 
 
 def beta_of(policy: Policy, rows: RowStatistics) -> Tensor:

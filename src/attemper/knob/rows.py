@@ -58,10 +58,10 @@ class RowStatistics:
     ) -> None:
         self._source, self._beta = source, beta
         self.layer, self.first_head = layer, first_head
-        # by grad mode: what was computed without gradients does not serve who wants them
-        self._kept_moments: dict[bool, RowMoments] = {}
-        self._kept_extremes: dict[bool, tuple[Tensor, Tensor]] = {}
-        self._kept_length: Tensor | None = None
+        # by mode: what was computed without gradients does not serve who wants them
+        self._kept_moments: dict[tuple[bool, bool], RowMoments] = {}
+        self._kept_extremes: dict[tuple[bool, bool], tuple[Tensor, Tensor]] = {}
+        self._kept_length: dict[tuple[bool, bool], Tensor] = {}
 
     @classmethod
     def from_logits(cls, logits: Tensor, dim: int = -1) -> "RowStatistics":
@@ -98,9 +98,10 @@ class RowStatistics:
 
     @property
     def length(self) -> Tensor:
-        if self._kept_length is None:
-            self._kept_length = self._source.length
-        return self._kept_length
+        mode = _mode()
+        if mode not in self._kept_length:
+            self._kept_length[mode] = self._source.length
+        return self._kept_length[mode]
 
     @property
     def entropy(self) -> Tensor:
@@ -134,20 +135,25 @@ class RowStatistics:
         return values if self._beta is None else times(values, self._beta.unsqueeze(-1))
 
     def _moments(self, variance: bool = False) -> RowMoments:
-        mode = torch.is_grad_enabled()
+        mode = _mode()
         kept = self._kept_moments.get(mode)
         if kept is None or (variance and kept.variance is None):
             kept = self._kept_moments[mode] = self._source.moments(self._beta, variance)
         return kept
 
     def _extremes(self) -> tuple[Tensor, Tensor]:
-        mode = torch.is_grad_enabled()
+        mode = _mode()
         if mode not in self._kept_extremes:
             ends = self._source.extremes()
             if self._beta is not None:
                 ends = times(ends[0], self._beta), times(ends[1], self._beta)
             self._kept_extremes[mode] = ends
         return self._kept_extremes[mode]
+
+
+def _mode() -> tuple[bool, bool]:
+    # a compiler knows no inference mode
+    return torch.is_grad_enabled(), not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
 
 
 def rows_last(logits: Tensor, dim: int) -> Tensor:

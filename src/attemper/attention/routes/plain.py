@@ -8,6 +8,7 @@ from ...knob.policies import Constant, Policy
 from ...knob.rows import RowStatistics
 from ...knob.softmax import HALVES
 from ..cases import Case
+from ..masks import not_seen
 from . import blocks
 
 NAME = "plain"
@@ -50,7 +51,11 @@ def tempered(case: Case, policy: Policy | None, detach: bool, layer: int | None,
         scale=scale,
         enable_gqa=case.key.shape[1] != case.heads,
     )
-    return (output,)
+    if case.bias is None:
+        return (output,)
+    # of a row whose numbers all say "not seen" torch gives the average
+    dead = case.bias.detach().amax(-1, keepdim=True) <= not_seen(case.bias.dtype)
+    return (output.masked_fill(dead, 0),)
 
 
 def _cpu_takes(case: Case, policy: Policy | None) -> bool:
